@@ -1,0 +1,97 @@
+// Where every parameter lives: tensors in units, units in one flat space.
+//
+// A unit's tensors stand one behind the other in its flat space, each starting
+// at a multiple of kTensorAlignment elements; padding between them holds zeros
+// and is part of buckets like everything else.  A unit is cut into buckets of
+// equal size (the last may be shorter), and bucket boundaries know nothing of
+// tensors.  Units stand in forward order: embedding, blocks, head.  The same
+// layout serves parameters, gradients, accumulators and optimizer state.
+#ifndef COMMON_LAYOUT_H_
+#define COMMON_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model_config.h"
+
+namespace lockstep {
+
+// Elements; 64 bytes of float32.
+inline constexpr int64_t kTensorAlignment = 16;
+
+enum class TensorRole {
+  kTokenEmbedding,      // (vocabulary, width)
+  kPositionEmbedding,   // (position_max, width)
+  kNorm1Weight,         // (width)
+  kNorm1Bias,           // (width)
+  kQkvWeight,           // (width, 3 width), in x out: query, key, value columns
+  kQkvBias,             // (3 width)
+  kAttentionOutWeight,  // (width, width), in x out
+  kAttentionOutBias,    // (width)
+  kNorm2Weight,         // (width)
+  kNorm2Bias,           // (width)
+  kInnerWeight,         // (width, inner_width), in x out
+  kInnerBias,           // (inner_width)
+  kOuterWeight,         // (inner_width, width), in x out
+  kOuterBias,           // (width)
+  kFinalNormWeight,     // (width)
+  kFinalNormBias,       // (width)
+  kHeadWeight,          // (vocabulary, width); absent when tied
+};
+
+struct Tensor {
+  // As Hugging Face names it, the one name in files, metrics and messages:
+  // "transformer.h.0.attn.c_attn.weight".
+  std::string name;
+  TensorRole role;
+  int layer = -1;              // Of a block's tensor; else -1.
+  std::vector<int64_t> shape;  // Row-major; 1 or 2 dimensions.
+  int unit = 0;                // Index into Layout::units.
+  int64_t offset = 0;          // Elements, from the start of the flat space.
+  int64_t element_count = 0;   // Product of `shape`.
+
+  // Weight decay applies to matrices only.
+  bool decays() const { return shape.size() >= 2; }
+};
+
+// A range of the flat space: elements [offset, offset + element_count).
+struct FlatRange {
+  int64_t offset = 0;
+  int64_t element_count = 0;
+  friend bool operator==(const FlatRange&, const FlatRange&) = default;
+};
+
+struct Unit {
+  std::string name;      // "embedding", "block.0", ..., "head".
+  FlatRange range;       // Its tensors and their padding.
+  int first_tensor = 0;  // Its tensors are [first_tensor, end_tensor).
+  int end_tensor = 0;
+};
+
+struct Layout {
+  std::vector<Tensor> tensors;  // In flat order.
+  std::vector<Unit> units;      // In forward order, without gaps.
+  int64_t element_count = 0;    // Of the flat space, padding included.
+  int64_t parameter_count = 0;  // Without padding.
+
+  // The index of the one tensor of this role (and layer); -1 if there is none.
+  int Find(TensorRole role, int layer = -1) const;
+};
+
+// `config` must be valid.
+Layout MakeLayout(const ModelConfig& config);
+
+// A unit's buckets, in order: together the unit's range, each of
+// `bucket_elements` but the last, which may be shorter.  Positive sizes only.
+std::vector<FlatRange> CutBuckets(const FlatRange& unit,
+                                  int64_t bucket_elements);
+
+// Rank `rank`'s part of a bucket split evenly over `world` ranks: parts of
+// ceil(n / world) elements rounded up to kTensorAlignment; the last parts may
+// be shorter, or empty.
+FlatRange ShardOf(const FlatRange& bucket, int rank, int world);
+
+}  // namespace lockstep
+
+#endif  // COMMON_LAYOUT_H_
