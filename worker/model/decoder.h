@@ -1,0 +1,94 @@
+// A decoder-only language model on one device: loss and gradient of one
+// micro-batch, by hand over the kernels.
+//
+// Everything is per micro-batch of a fixed shape, (rows, sequence_length):
+//
+//   Forward(tokens)          activations of the blocks are kept
+//   Backward(sink)           loss, then gradients from the head to the
+//                            embedding, handed to the sink as they come
+//
+// The gradient is of the *sum* of the token losses, not the mean: the step
+// divides once, by the tokens of all its micro-batches.  Head, loss and the
+// head's gradient are one pass over slices of rows, so that the logits of a
+// micro-batch are never held whole; they count as backward.
+//
+// Which bits come out depends on the inputs, the shape and the device's numeric
+// class; not on the number of threads or on what ran before.
+#ifndef WORKER_MODEL_DECODER_H_
+#define WORKER_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/layout.h"
+#include "common/model_config.h"
+#include "kernels/device.h"
+
+namespace lockstep {
+
+// Takes gradients while backward goes on.  Called on the thread that runs it.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+
+  // One contribution to the gradient of tensor `tensor` (index into
+  // Layout::tensors): (element_count) device memory, overwritten after the call
+  // as far as the stream is concerned.  A tied token embedding gets two, the
+  // head's first.
+  virtual absl::Status Contribute(int tensor, const float* gradient) = 0;
+
+  // Every contribution to the tensors of unit `unit` was made.  Units come in
+  // the reverse of forward order.
+  virtual absl::Status UnitDone(int unit) = 0;
+};
+
+// Of one micro-batch.
+struct LossSum {
+  double nats = 0;  // Token losses, each in float32, added in double in order.
+  int64_t token_count = 0;
+};
+
+class Decoder {
+ public:
+  // Everything it needs is allocated here, on the stream's device.  `layout`
+  // must be MakeLayout(config); `stream` must outlive this.
+  //
+  // Errors:
+  //   InvalidArgument: a size is out of range; sequence_length exceeds
+  //     config.position_max.
+  //   ResourceExhausted: not enough memory.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(
+      const ModelConfig& config, const Layout& layout, int64_t rows,
+      int64_t sequence_length, kernels::Stream& stream);
+  virtual ~Decoder() = default;
+
+  // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
+  //   the first sequence_length of a row go in, the last sequence_length are
+  //   the targets.  Copied.
+  // parameters: (layout.element_count) device memory; must stay as they are
+  //   until Backward has ended.
+  virtual absl::Status Forward(const int32_t* tokens,
+                               const float* parameters) = 0;
+
+  // Of the last Forward.  The loss is final when this returns.
+  //
+  // Errors: whatever `sink` returns.
+  virtual absl::StatusOr<LossSum> Backward(GradientSink& sink) = 0;
+
+  // Loss alone; writes no activations that a Backward needs.  Arguments as
+  // Forward's, but only the first `row_count` rows are read and count.
+  virtual absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
+                                           const float* parameters,
+                                           int64_t row_count) = 0;
+
+  // Logits after the token at `position` of row 0.  tokens: (rows,
+  // sequence_length) host memory; logits: (vocabulary) host memory.
+  virtual absl::Status Logits(const int32_t* tokens, const float* parameters,
+                              int64_t position, float* logits) = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // WORKER_MODEL_DECODER_H_
