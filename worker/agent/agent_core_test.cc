@@ -135,6 +135,11 @@ class Subject {
     Welcome(incarnation);
   }
 
+  std::optional<Phase> HeldPhase() const {
+    if (!core.status().held.has_value()) return std::nullopt;
+    return core.status().held->phase;
+  }
+
   AgentCore core;
   Instant now{absl::Hours(1)};
   AgentEffects effects;
@@ -300,7 +305,7 @@ TEST(AgentCoreTest, CommandsAboutAnotherGenerationHaveNoEffect) {
   s.Command({4, CommitOutput{kNextKey}});
   EXPECT_THAT(All<TellTrainer>(s.effects), IsEmpty());
 
-  EXPECT_EQ(s.core.status().held->phase, Phase::kTraining);
+  EXPECT_EQ(s.HeldPhase(), Phase::kTraining);
 }
 
 TEST(AgentCoreTest, ARepeatedCommandIsAppliedOnce) {
@@ -321,7 +326,7 @@ TEST(AgentCoreTest, ReleaseIsAskedOfTheTrainerAndTrueOnceItLetGo) {
 
   s.Command(ReleaseCommand(2, kKey));
   EXPECT_THAT(All<TellTrainer>(s.effects), SizeIs(1));
-  EXPECT_EQ(s.core.status().held->phase, Phase::kAborting);
+  EXPECT_EQ(s.HeldPhase(), Phase::kAborting);
 
   s.Holds(std::nullopt);
   EXPECT_FALSE(s.core.status().held.has_value());
@@ -336,7 +341,7 @@ TEST(AgentCoreTest, WhatATrainerSaysWhileAbortingDoesNotUndoIt) {
 
   s.Holds(Held(kKey, Phase::kFailed));
 
-  EXPECT_EQ(s.core.status().held->phase, Phase::kAborting);
+  EXPECT_EQ(s.HeldPhase(), Phase::kAborting);
 }
 
 TEST(AgentCoreTest, WhatIsBeingReleasedIsNeitherStartedNorCommitted) {
@@ -402,7 +407,9 @@ TEST(AgentCoreTest, ADeathWhileHoldingIsAFailureOfTheWorkerUntilReleased) {
   s.Tick(absl::Milliseconds(100));
   s.Ready(2);
   s.Holds(std::nullopt, 2);
-  EXPECT_EQ(s.core.status().held->phase, Phase::kFailed);
+  EXPECT_EQ(s.HeldPhase(), Phase::kFailed);
+  s.Holds(std::nullopt, 1);
+  EXPECT_EQ(s.HeldPhase(), Phase::kFailed);
 
   s.Command(ReleaseCommand(2, kKey));
   EXPECT_THAT(All<TellTrainer>(s.effects), IsEmpty());
@@ -445,7 +452,7 @@ TEST(AgentCoreTest, CommittedOutputStaysFinishedWhenTheTrainerDiesAfterIt) {
 
   s.Died(1, "signal 9 (Killed)");
 
-  EXPECT_EQ(s.core.status().held->phase, Phase::kFinished);
+  EXPECT_EQ(s.HeldPhase(), Phase::kFinished);
   EXPECT_FALSE(s.core.status().trainer_ready);
 }
 
@@ -607,7 +614,7 @@ TEST(AgentCoreTest, ACoordinatorThatStartedAgainCountsItsCommandsFromOne) {
   s.Command(ReleaseCommand(1, kKey));
 
   EXPECT_EQ(s.core.status().applied_sequence, 1);
-  EXPECT_EQ(s.core.status().held->phase, Phase::kAborting);
+  EXPECT_EQ(s.HeldPhase(), Phase::kAborting);
 }
 
 TEST(AgentCoreTest, ACoordinatorWhoseIncarnationWentBackEndsTheDaemon) {
