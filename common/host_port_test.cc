@@ -41,7 +41,7 @@ TEST(HostPortTest, SaysWhatIsWrong) {
                 {"a:65536", "from 0 to 65535"},
                 {"a:-1", "from 0 to 65535"},
                 {"::1:7070", "brackets"},
-                {"[::1:7070", "brackets"},
+                {"[::1:7070", "may hold"},
                 {"[1.2.3.4]:7070", "no IPv6 address"},
                 {"http://a:1", "brackets"},
                 {"a b:1", "may hold"},

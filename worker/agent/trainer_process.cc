@@ -4,8 +4,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +33,11 @@ constexpr int kDeathMilliseconds = 5000;
 absl::Status SystemError(const char* call, int error) {
   return absl::UnavailableError(absl::StrCat(
       "the trainer was not started: ", call, ": ", std::strerror(error)));
+}
+
+// glibc 2.36 declares pidfd_open() for C alone.
+int PidfdOpen(pid_t process) {
+  return static_cast<int>(syscall(SYS_pidfd_open, process, 0));
 }
 
 // The agent's environment with `changes`.
@@ -143,7 +148,7 @@ absl::StatusOr<std::unique_ptr<TrainerProcess>> TrainerProcess::Spawn(
 
   std::unique_ptr<TrainerProcess> trainer(new TrainerProcess);
   trainer->process_id_ = child;
-  trainer->process_ = UniqueFd(pidfd_open(child, 0));
+  trainer->process_ = UniqueFd(PidfdOpen(child));
   if (!trainer->process_.has_value()) {
     const int why = errno;
     return SystemError("pidfd_open", why);  // Its destructor kills it.
