@@ -59,10 +59,11 @@ class WorkerProcess {
     }
   }
 
+  // Kills it, and waits for the end of all that it leaves, which must come by
+  // itself.
   ~WorkerProcess() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
+    if (pid_ > 0) kill(pid_, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0) {
     }
   }
 
@@ -149,10 +150,9 @@ TEST(AgentProcessTest, KilledItLeavesNoTrainer) {
 
   worker.Signal(SIGKILL);
 
+  // Of the end of its link or by the system, whichever comes first.
   EXPECT_EQ(worker.Wait(), -SIGKILL);
-  int status = 0;
-  ASSERT_EQ(waitpid(trainer, &status, 0), trainer);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(waitpid(trainer, nullptr, 0), trainer);
 }
 
 // A stopped trainer sees neither the end of its link nor anything else.
