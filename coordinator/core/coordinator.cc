@@ -61,18 +61,18 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
       continue;
     }
     queue_[QueueKey(job.record)] = id;
-    if (job.record.members.empty()) continue;
-    if (job.record.state == JobState::kForming ||
-        job.record.state == JobState::kRunning) {
-      job.generation.emplace();
-      job.generation->ranks.resize(job.record.members.size());
-      job.generation->deadline =
-          now.steady + options_.reattach_window + options_.forming_timeout;
-      SetReason(job,
-                "the coordinator started again; waiting for the job's workers "
-                "to reattach");
+    if (job.record.state != JobState::kForming &&
+        job.record.state != JobState::kRunning) {
+      // Who still holds its last generation is told to let go when it comes.
+      continue;
     }
-    // Members of a RECOVERING job, too, may still hold its last generation.
+    job.generation.emplace();
+    job.generation->ranks.resize(job.record.members.size());
+    job.generation->deadline =
+        now.steady + options_.reattach_window + options_.forming_timeout;
+    SetReason(job,
+              "the coordinator started again; waiting for the job's workers "
+              "to reattach");
     for (const WorkerId& member : job.record.members) {
       Worker& worker = workers_[member];
       worker.view.id = member;
