@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,12 @@ absl::Duration Spread(absl::Duration wait, const WorkerId& worker,
   return wait * (0.5 + static_cast<double>(hash >> 40) * 0x1p-25);
 }
 
+absl::Status RequirePositive(const char* name, absl::Duration value) {
+  if (value > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " must be positive, got ", absl::FormatDuration(value)));
+}
+
 }  // namespace
 
 absl::StatusOr<AgentCore> AgentCore::Create(const AgentOptions& options) {
@@ -36,6 +43,19 @@ absl::StatusOr<AgentCore> AgentCore::Create(const AgentOptions& options) {
   if (options.incarnation.value < 1) {
     return absl::InvalidArgumentError("incarnation must be at least 1");
   }
+  RETURN_IF_ERROR(RequirePositive("start_timeout", options.start_timeout));
+  RETURN_IF_ERROR(RequirePositive("abort_timeout", options.abort_timeout));
+  RETURN_IF_ERROR(RequirePositive("restart_backoff", options.restart_backoff));
+  RETURN_IF_ERROR(
+      RequirePositive("restart_backoff_max", options.restart_backoff_max));
+  RETURN_IF_ERROR(RequirePositive("hello_timeout", options.hello_timeout));
+  RETURN_IF_ERROR(
+      RequirePositive("reconnect_backoff", options.reconnect_backoff));
+  RETURN_IF_ERROR(
+      RequirePositive("reconnect_backoff_max", options.reconnect_backoff_max));
+  RETURN_IF_ERROR(
+      RequirePositive("beat_interval_min", options.beat_interval_min));
+  RETURN_IF_ERROR(RequirePositive("report_interval", options.report_interval));
   if (options.report_batch_max < 1 ||
       options.report_count_max < options.report_batch_max) {
     return absl::InvalidArgumentError(
@@ -62,12 +82,10 @@ void AgentCore::Expire(Instant now, AgentEffects& effects) {
     Spawn(now, effects);
   } else if (trainer_state_ == TrainerState::kStarting &&
              trainer_deadline_ <= now && !kill_sent_) {
-    kill_sent_ = true;
-    effects.push_back(KillTrainer{trainer_});
+    Kill(effects);
   }
   if (abort_deadline_.has_value() && *abort_deadline_ <= now && !kill_sent_) {
-    kill_sent_ = true;
-    effects.push_back(KillTrainer{trainer_});
+    Kill(effects);
   }
   if (stream_state_ != StreamState::kWelcome && stream_deadline_ <= now) {
     Open(now, effects);
@@ -82,9 +100,16 @@ void AgentCore::Spawn(Instant now, AgentEffects& effects) {
   effects.push_back(SpawnTrainer{trainer_});
 }
 
+void AgentCore::Kill(AgentEffects& effects) {
+  kill_sent_ = true;
+  status_.trainer_ready = false;
+  effects.push_back(KillTrainer{trainer_});
+}
+
 void AgentCore::Open(Instant now, AgentEffects& effects) {
   stream_state_ = StreamState::kHello;
-  stream_deadline_ = now + options_.hello_timeout;
+  stream_deadline_ = now + std::min(options_.hello_timeout,
+                                    lease_.value_or(absl::InfiniteDuration()));
   ++stream_;
   told_.reset();
   next_unsent_ = first_report_;
@@ -104,8 +129,10 @@ void AgentCore::Open(Instant now, AgentEffects& effects) {
 
 void AgentCore::OnWelcome(Instant now, const Welcome& welcome,
                           AgentEffects& effects) {
+  // One that comes too late is of the stream before.
+  const int64_t stream = stream_;
   Expire(now, effects);
-  if (stream_state_ == StreamState::kHello) {
+  if (stream_state_ == StreamState::kHello && stream_ == stream) {
     if (welcome.coordinator_incarnation < coordinator_incarnation_) {
       effects.push_back(Exit{absl::FailedPreconditionError(absl::StrCat(
           "the coordinator is incarnation ",
@@ -121,8 +148,9 @@ void AgentCore::OnWelcome(Instant now, const Welcome& welcome,
     stream_state_ = StreamState::kWelcome;
     failed_opens_ = 0;
     name_taken_since_.reset();
-    lease_ = welcome.lease;
-    beat_interval_ = welcome.beat_interval;
+    lease_ = std::max(welcome.lease, options_.beat_interval_min);
+    beat_interval_ =
+        std::max(welcome.beat_interval, options_.beat_interval_min);
     next_beat_ = now + beat_interval_;
   }
   Flush(now, effects);
@@ -189,8 +217,9 @@ void AgentCore::Apply(Instant now, const CommandBody& body,
     return;
   }
   if (!held.has_value() || held->key != key) return;
+  // What is being let go of is neither started nor committed any more.
+  if (held->phase == Phase::kAborting) return;
   if (std::holds_alternative<Release>(body)) {
-    if (held->phase == Phase::kAborting) return;
     if (holder_ != trainer_ || trainer_state_ != TrainerState::kReady) {
       held.reset();  // The trainer that held it is dead.
       return;
@@ -217,7 +246,8 @@ void AgentCore::OnReportsAck(Instant now, int64_t sequence,
 void AgentCore::OnTrainerReady(Instant now, TrainerId trainer,
                                AgentEffects& effects) {
   Expire(now, effects);
-  if (trainer == trainer_ && trainer_state_ == TrainerState::kStarting) {
+  if (trainer == trainer_ && trainer_state_ == TrainerState::kStarting &&
+      !kill_sent_) {
     trainer_state_ = TrainerState::kReady;
     status_.trainer_ready = true;
   }
@@ -229,7 +259,8 @@ void AgentCore::OnTrainerHolds(Instant now, TrainerId trainer,
                                AgentEffects& effects) {
   Expire(now, effects);
   if (trainer == trainer_ && trainer == holder_ &&
-      trainer_state_ == TrainerState::kReady && status_.held.has_value()) {
+      trainer_state_ == TrainerState::kReady && !kill_sent_ &&
+      status_.held.has_value()) {
     if (!held.has_value()) {
       if (status_.held->phase == Phase::kAborting) deaths_in_a_row_ = 0;
       status_.held.reset();
@@ -245,11 +276,13 @@ void AgentCore::OnTrainerHolds(Instant now, TrainerId trainer,
   Flush(now, effects);
 }
 
-void AgentCore::OnStepReport(Instant now, TrainerId trainer, int64_t step,
+void AgentCore::OnStepReport(Instant now, TrainerId trainer,
+                             const GenerationKey& key, int64_t step,
                              std::string report, AgentEffects& effects) {
   Expire(now, effects);
   if (trainer == trainer_ && trainer_state_ == TrainerState::kReady) {
-    if (trainer == holder_ && status_.held.has_value()) {
+    if (trainer == holder_ && status_.held.has_value() &&
+        status_.held->key == key) {
       status_.held->committed_step_count =
           std::max(status_.held->committed_step_count, step + 1);
     }
@@ -281,7 +314,9 @@ void AgentCore::OnTrainerDied(Instant now, TrainerId trainer,
     if (status_.held.has_value()) {
       if (status_.held->phase == Phase::kAborting) {
         status_.held.reset();
-      } else if (holder_ == trainer_) {
+      } else if (holder_ == trainer_ &&
+                 status_.held->phase != Phase::kFinished &&
+                 status_.held->phase != Phase::kFailed) {
         status_.held->phase = Phase::kFailed;
         status_.held->failure =
             Failure{.cause = Failure::Cause::kWorker,

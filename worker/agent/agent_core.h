@@ -14,8 +14,10 @@
 //
 // It holds at most one generation.  What the trainer says of it is passed on as
 // it is; what the agent adds is what a dead or stuck trainer cannot say: that
-// it died, and how.  A generation that is to be released is asked of the
-// trainer, and after `abort_timeout` taken by killing it.
+// it died, and how.  What a dead trainer said last stays true where death does
+// not change it: output that is committed, and a failure with its first cause.
+// A generation that is to be released is asked of the trainer, and after
+// `abort_timeout` taken by killing it; from then on nothing is given to it.
 //
 // The trainer needs no coordinator to take a step: while the coordinator is
 // away, step reports are kept, up to `report_count_max`; then the oldest are
@@ -90,17 +92,22 @@ struct AgentOptions {
   absl::Duration restart_backoff = absl::Milliseconds(100);
   absl::Duration restart_backoff_max = absl::Seconds(30);
 
-  // A stream that was opened and not welcomed for this long is opened again.
+  // A stream that was opened and not welcomed for this long is opened again;
+  // once a Welcome has brought the lease, for at most that long: a coordinator
+  // that comes back waits no longer than twice the lease.
   absl::Duration hello_timeout = absl::Seconds(10);
 
   // Between attempts to reach the coordinator: the first, doubling up to the
-  // maximum until a Welcome brings the lease; then up to a third of that.
+  // maximum, and to a third of the lease once a Welcome has brought it.
   absl::Duration reconnect_backoff = absl::Milliseconds(100);
   absl::Duration reconnect_backoff_max = absl::Seconds(1);
 
   // A name that a live worker has is asked for again for this long: its former
   // self may have died without the coordinator knowing.
   absl::Duration name_taken_patience = absl::Seconds(10);
+
+  // The beat is never faster than this, whatever the Welcome says.
+  absl::Duration beat_interval_min = absl::Milliseconds(10);
 
   // Step reports are sent when this old.
   absl::Duration report_interval = absl::Milliseconds(200);
@@ -134,9 +141,9 @@ class AgentCore {
   void OnTrainerHolds(Instant now, TrainerId trainer,
                       const std::optional<HeldGeneration>& held,
                       AgentEffects& effects);
-  // It has committed `step` of the generation it holds.
-  void OnStepReport(Instant now, TrainerId trainer, int64_t step,
-                    std::string report, AgentEffects& effects);
+  // It has committed `step` of generation `key`.
+  void OnStepReport(Instant now, TrainerId trainer, const GenerationKey& key,
+                    int64_t step, std::string report, AgentEffects& effects);
   // `how`: signal or exit code, and its last lines.
   void OnTrainerDied(Instant now, TrainerId trainer, const std::string& how,
                      AgentEffects& effects);
@@ -160,6 +167,7 @@ class AgentCore {
   void Flush(Instant now, AgentEffects& effects);
 
   void Spawn(Instant now, AgentEffects& effects);
+  void Kill(AgentEffects& effects);
   void Open(Instant now, AgentEffects& effects);
   void Apply(Instant now, const CommandBody& body, AgentEffects& effects);
 
@@ -170,7 +178,7 @@ class AgentCore {
   TrainerId holder_;          // Which one holds, or held, status_.held.
   Instant trainer_deadline_;  // kDead: respawn; kStarting: kill.
   int deaths_in_a_row_ = 0;   // Without a generation held to the end.
-  bool kill_sent_ = false;    // To the current trainer.
+  bool kill_sent_ = false;    // To the current trainer; it is as good as dead.
   std::optional<Instant> abort_deadline_;  // While ABORTING.
 
   StreamState stream_state_ = StreamState::kClosed;
