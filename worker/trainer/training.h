@@ -81,6 +81,11 @@ class Training {
   // The weights: (layout.element_count) host memory, valid until the next step.
   absl::StatusOr<const float*> Weights();
 
+  // The rank whose connection failed first, if one did.
+  std::optional<int> failed_peer() const {
+    return comm_ == nullptr ? std::nullopt : comm_->failed_peer();
+  }
+
   // Makes whatever runs, now or later, end with `why`, within the time of one
   // tensor's gradient or one forward pass.  Thread-safe.
   void Abort(absl::Status why);
