@@ -125,7 +125,8 @@ absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
 absl::Status OutputDirectory::Verify(const std::string& output_directory,
                                      const std::string& nonce) {
   const std::string path = absl::StrCat(output_directory, "/", nonce, "/nonce");
-  if (nonce.find('/') == std::string::npos && ReadAll(path) == nonce) {
+  if (!nonce.empty() && nonce.find('/') == std::string::npos &&
+      ReadAll(path) == nonce) {
     return absl::OkStatus();
   }
   return absl::NotFoundError(absl::StrCat(
