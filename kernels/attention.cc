@@ -1,0 +1,73 @@
+#include "kernels/attention.h"
+
+#include "common/status.h"
+#include "kernels/arguments.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/device.h"
+
+namespace lockstep::kernels {
+namespace {
+
+absl::Status CheckShape(const char* kernel, const AttentionShape& s) {
+  return CheckSizes(kernel, {{"row_count", s.row_count},
+                             {"sequence_length", s.sequence_length},
+                             {"head_count", s.head_count},
+                             {"head_width", s.head_width}});
+}
+
+bool IsEmpty(const AttentionShape& s) {
+  return s.row_count * s.sequence_length * s.width() == 0;
+}
+
+}  // namespace
+
+int64_t AttentionWorkspace(Device& device, const AttentionShape& shape) {
+  switch (device.backend()) {
+    case Backend::kCpu:
+      return cpu::AttentionWorkspace(shape) * device.thread_count();
+  }
+  return 0;
+}
+
+absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
+                              const float* qkv, float* out, float* log_sum_exp,
+                              float* workspace) {
+  RETURN_IF_ERROR(CheckShape("AttentionForward", shape));
+  if (IsEmpty(shape)) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      CheckPointers("AttentionForward", {{"qkv", qkv},
+                                         {"out", out},
+                                         {"log_sum_exp", log_sum_exp},
+                                         {"workspace", workspace}}));
+  switch (stream.backend()) {
+    case Backend::kCpu:
+      return cpu::AttentionForward(cpu::PoolOf(stream), shape, qkv, out,
+                                   log_sum_exp, workspace);
+  }
+  return absl::InternalError("AttentionForward: unknown backend");
+}
+
+absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
+                               const float* qkv, const float* out,
+                               const float* log_sum_exp,
+                               const float* out_gradient, float* qkv_gradient,
+                               float* workspace) {
+  RETURN_IF_ERROR(CheckShape("AttentionBackward", shape));
+  if (IsEmpty(shape)) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      CheckPointers("AttentionBackward", {{"qkv", qkv},
+                                          {"out", out},
+                                          {"log_sum_exp", log_sum_exp},
+                                          {"out_gradient", out_gradient},
+                                          {"qkv_gradient", qkv_gradient},
+                                          {"workspace", workspace}}));
+  switch (stream.backend()) {
+    case Backend::kCpu:
+      return cpu::AttentionBackward(cpu::PoolOf(stream), shape, qkv, out,
+                                    log_sum_exp, out_gradient, qkv_gradient,
+                                    workspace);
+  }
+  return absl::InternalError("AttentionBackward: unknown backend");
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,60 @@
+// Causal self-attention of all heads, forward and backward, without ever
+// holding a sequence's (T, T) scores: they are computed for some rows at a time
+// and again in backward, from the saved log-sum-exp (as Dao et al. do,
+// arXiv:2205.14135).
+//
+// All pointers are device memory of any float alignment; arrays do not overlap.
+// The bits of a row and head depend on its queries, keys and values alone, not
+// on the number of threads.
+#ifndef KERNELS_ATTENTION_H_
+#define KERNELS_ATTENTION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+
+namespace lockstep::kernels {
+
+struct AttentionShape {
+  int64_t row_count = 0;  // Sequences; 0 is a no-op.
+  int64_t sequence_length = 0;
+  int64_t head_count = 0;
+  int64_t head_width = 0;
+  int64_t width() const { return head_count * head_width; }
+};
+
+// Elements of `workspace` below, for a stream of this device.
+int64_t AttentionWorkspace(Device& device, const AttentionShape& shape);
+
+// For each sequence, head and position t, over positions s <= t:
+//
+//   p[t, s] = softmax over s of (q[t] . k[s] / sqrt(head_width))
+//   out[t]  = sum over s of p[t, s] v[s]
+//
+// qkv:         (row_count, sequence_length, 3 width) read: queries of all
+// heads,
+//              then keys, then values
+// out:         (row_count, sequence_length, width) written
+// log_sum_exp: (row_count, head_count, sequence_length) written: of the scaled
+//              scores
+// workspace:   (AttentionWorkspace) overwritten
+absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
+                              const float* qkv, float* out, float* log_sum_exp,
+                              float* workspace);
+
+// qkv_gradient = the gradient of qkv, given that of out.
+//
+// qkv, out, log_sum_exp: as Forward left them, read
+// out_gradient: (row_count, sequence_length, width) read
+// qkv_gradient: (row_count, sequence_length, 3 width) written
+// workspace:    (AttentionWorkspace) overwritten
+absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
+                               const float* qkv, const float* out,
+                               const float* log_sum_exp,
+                               const float* out_gradient, float* qkv_gradient,
+                               float* workspace);
+
+}  // namespace lockstep::kernels
+
+#endif  // KERNELS_ATTENTION_H_

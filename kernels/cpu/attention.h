@@ -1,0 +1,28 @@
+// kernels/attention.h on the CPU.  Arguments are checked already.
+#ifndef KERNELS_CPU_ATTENTION_H_
+#define KERNELS_CPU_ATTENTION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace lockstep::kernels::cpu {
+
+// Elements for one thread.
+int64_t AttentionWorkspace(const AttentionShape& shape);
+
+// workspace: of AttentionWorkspace for each thread of the pool.
+absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& shape,
+                              const float* qkv, float* out, float* log_sum_exp,
+                              float* workspace);
+absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& shape,
+                               const float* qkv, const float* out,
+                               const float* log_sum_exp,
+                               const float* out_gradient, float* qkv_gradient,
+                               float* workspace);
+
+}  // namespace lockstep::kernels::cpu
+
+#endif  // KERNELS_CPU_ATTENTION_H_

@@ -1,0 +1,133 @@
+#include "worker/model/decoder_buffers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/status.h"
+#include "kernels/column_sums.h"
+#include "kernels/gelu.h"
+#include "kernels/layer_norm.h"
+
+namespace lockstep {
+namespace {
+
+// Logits at a time, 64 MiB of them: enough rows for fast products with any
+// vocabulary, and a function of the model alone, since how a weight's gradient
+// is summed over slices decides its bits.
+constexpr int64_t kHeadSliceLogits = int64_t{1} << 24;
+
+// Hands out parts of one piece of memory; without memory it only counts.
+class Carver {
+ public:
+  explicit Carver(void* memory) : memory_(static_cast<char*>(memory)) {}
+
+  float* Floats(int64_t count) { return Take<float>(count); }
+  int32_t* Integers(int64_t count) { return Take<int32_t>(count); }
+  int64_t byte_count() const { return byte_count_; }
+
+ private:
+  template <typename T>
+  T* Take(int64_t count) {
+    constexpr int64_t kAlignment = 64;
+    T* const part = memory_ == nullptr
+                        ? nullptr
+                        : reinterpret_cast<T*>(memory_ + byte_count_);
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    byte_count_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+
+  char* const memory_;
+  int64_t byte_count_ = 0;
+};
+
+void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
+           int64_t sequence_length, kernels::Device& device, Carver& carver,
+           DecoderBuffers& b) {
+  const int64_t tokens = rows * sequence_length;
+  const int64_t wide = std::max(3 * c.width, c.inner_width);
+  const auto statistics = [&] {
+    NormStatistics s;
+    s.mean = carver.Floats(tokens);
+    s.rstd = carver.Floats(tokens);
+    return s;
+  };
+
+  b.tokens = carver.Integers(tokens);
+  b.targets = carver.Integers(tokens);
+  b.blocks.assign(c.layer_count, {});
+  float* in = carver.Floats(tokens * c.width);
+  for (BlockActivations& block : b.blocks) {
+    block.in = in;
+    block.norm1_statistics = statistics();
+    block.norm1 = carver.Floats(tokens * c.width);
+    block.qkv = carver.Floats(tokens * 3 * c.width);
+    block.attention = carver.Floats(tokens * c.width);
+    block.log_sum_exp = carver.Floats(tokens * c.head_count);
+    block.middle = carver.Floats(tokens * c.width);
+    block.norm2_statistics = statistics();
+    block.norm2 = carver.Floats(tokens * c.width);
+    block.inner = carver.Floats(tokens * c.inner_width);
+    block.gelu = carver.Floats(tokens * c.inner_width);
+    block.out = carver.Floats(tokens * c.width);
+    in = block.out;
+  }
+  b.final_statistics = statistics();
+  b.final_norm = carver.Floats(tokens * c.width);
+
+  b.narrow_gradient = carver.Floats(tokens * c.width);
+  b.wide_gradient = carver.Floats(tokens * wide);
+  b.residual_gradient = carver.Floats(tokens * c.width);
+  int64_t largest = 0;
+  for (const Tensor& tensor : layout.tensors) {
+    largest = std::max(largest, tensor.element_count);
+  }
+  b.tensor_gradient = carver.Floats(largest);
+  for (float*& vector : b.vector_gradients) vector = carver.Floats(wide);
+
+  b.head_slice_tokens = std::min(
+      tokens, std::max<int64_t>(kHeadSliceLogits / c.vocabulary / 64 * 64, 64));
+  b.logits = carver.Floats(b.head_slice_tokens * c.vocabulary);
+  b.losses = carver.Floats(tokens);
+
+  b.evaluation_tokens = carver.Integers(tokens);
+  b.evaluation_targets = carver.Integers(tokens);
+  BlockActivations& e = b.evaluation;
+  e.in = e.middle = e.out = b.residual_gradient;
+  e.norm1 = e.attention = e.norm2 = b.narrow_gradient;
+  e.qkv = e.inner = e.gelu = b.wide_gradient;
+  e.norm1_statistics = e.norm2_statistics = statistics();
+  e.log_sum_exp = carver.Floats(tokens * c.head_count);
+
+  const kernels::AttentionShape attention{.row_count = rows,
+                                          .sequence_length = sequence_length,
+                                          .head_count = c.head_count,
+                                          .head_width = c.head_width()};
+  b.workspace = carver.Floats(
+      std::max({kernels::AttentionWorkspace(device, attention),
+                kernels::LayerNormWorkspace(tokens, c.width),
+                kernels::BiasGeluWorkspace(tokens, c.inner_width),
+                kernels::ColumnSumsWorkspace(tokens, 3 * c.width)}));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DecoderBuffers>> DecoderBuffers::Create(
+    const ModelConfig& config, const Layout& layout, int64_t rows,
+    int64_t sequence_length, kernels::Device& device) {
+  std::unique_ptr<DecoderBuffers> buffers(new DecoderBuffers());
+  Carver counter(nullptr);
+  Carve(config, layout, rows, sequence_length, device, counter, *buffers);
+  auto memory = device.Allocate(counter.byte_count());
+  if (!memory.ok()) {
+    return Annotate(memory.status(),
+                    absl::StrCat("activations of ", rows, " x ",
+                                 sequence_length, " tokens"));
+  }
+  buffers->memory_ = *std::move(memory);
+  Carver carver(buffers->memory_->data());
+  Carve(config, layout, rows, sequence_length, device, carver, *buffers);
+  return buffers;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+// Device memory of a decoder: where everything is that a micro-batch needs.
+#ifndef WORKER_MODEL_DECODER_BUFFERS_H_
+#define WORKER_MODEL_DECODER_BUFFERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/layout.h"
+#include "common/model_config.h"
+#include "kernels/attention.h"
+#include "kernels/device.h"
+
+namespace lockstep {
+
+// What a normalisation leaves for its backward; (tokens) each.
+struct NormStatistics {
+  float* mean = nullptr;
+  float* rstd = nullptr;
+};
+
+// Of one block, in the order of forward; (tokens, ...) each.
+struct BlockActivations {
+  float* in = nullptr;  // (width); the previous block's out.
+  NormStatistics norm1_statistics;
+  float* norm1 = nullptr;        // (width)
+  float* qkv = nullptr;          // (3 width)
+  float* attention = nullptr;    // (width), before its output product.
+  float* log_sum_exp = nullptr;  // (head_count)
+  float* middle = nullptr;       // (width): in + attention's part.
+  NormStatistics norm2_statistics;
+  float* norm2 = nullptr;  // (width)
+  float* inner = nullptr;  // (inner_width), before bias and activation.
+  float* gelu = nullptr;   // (inner_width)
+  float* out = nullptr;    // (width): middle + the feed-forward part.
+};
+
+// All pointers are into one allocation.
+class DecoderBuffers {
+ public:
+  // For micro-batches of `rows` sequences of `sequence_length` tokens.
+  //
+  // Errors:
+  //   ResourceExhausted: not enough memory.
+  static absl::StatusOr<std::unique_ptr<DecoderBuffers>> Create(
+      const ModelConfig& config, const Layout& layout, int64_t rows,
+      int64_t sequence_length, kernels::Device& device);
+
+  // Written by Forward, read by Backward.
+  int32_t* tokens = nullptr;   // (tokens)
+  int32_t* targets = nullptr;  // (tokens)
+  std::vector<BlockActivations> blocks;
+  NormStatistics final_statistics;
+  float* final_norm = nullptr;  // (tokens, width)
+
+  // Backward's own.
+  float* narrow_gradient = nullptr;    // (tokens, width)
+  float* wide_gradient = nullptr;      // (tokens, max(3 width, inner_width))
+  float* residual_gradient = nullptr;  // (tokens, width)
+  float* tensor_gradient = nullptr;    // (elements of the largest tensor)
+  // (max(3 width, inner_width)) each: of vectors, such as a bias.
+  float* vector_gradients[3] = {};
+
+  // The head's, a slice of rows at a time.
+  int64_t head_slice_tokens = 0;
+  float* logits = nullptr;  // (head_slice_tokens, vocabulary)
+  float* losses = nullptr;  // (tokens)
+
+  // For forward without backward: on memory of Backward's, and little more.
+  int32_t* evaluation_tokens = nullptr;
+  int32_t* evaluation_targets = nullptr;
+  BlockActivations evaluation;
+
+  float* workspace = nullptr;  // Of whichever kernel runs.
+
+ private:
+  DecoderBuffers() = default;
+
+  std::unique_ptr<kernels::Buffer> memory_;
+};
+
+}  // namespace lockstep
+
+#endif  // WORKER_MODEL_DECODER_BUFFERS_H_

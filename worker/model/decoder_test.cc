@@ -1,0 +1,472 @@
+#include "worker/model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/layout.h"
+#include "common/model_config.h"
+#include "common/philox.h"
+#include "kernels/device.h"
+
+namespace lockstep {
+namespace {
+
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.vocabulary = 61;
+  config.position_max = 40;
+  config.width = 48;
+  config.layer_count = 2;
+  config.head_count = 3;
+  config.inner_width = 100;
+  return config;
+}
+
+// Copies every contribution, in the order it came.
+class RecordingSink : public GradientSink {
+ public:
+  struct Contribution {
+    int tensor;
+    std::vector<float> gradient;
+  };
+
+  explicit RecordingSink(const Layout& layout) : layout_(layout) {}
+
+  absl::Status Contribute(int tensor, const float* gradient) override {
+    if (tensor == fail_at_tensor) return absl::AbortedError("as told");
+    // Nothing may follow for a unit that was done.
+    for (const int done : units) {
+      EXPECT_NE(layout_.tensors[tensor].unit, done);
+    }
+    contributions.push_back(
+        {tensor,
+         std::vector<float>(gradient,
+                            gradient + layout_.tensors[tensor].element_count)});
+    return absl::OkStatus();
+  }
+  absl::Status UnitDone(int unit) override {
+    units.push_back(unit);
+    return absl::OkStatus();
+  }
+
+  // Sums of contributions, tensor by tensor.
+  std::vector<double> Gradient(int tensor) const {
+    std::vector<double> sum(layout_.tensors[tensor].element_count);
+    for (const Contribution& c : contributions) {
+      if (c.tensor != tensor) continue;
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += c.gradient[i];
+    }
+    return sum;
+  }
+
+  std::vector<Contribution> contributions;
+  std::vector<int> units;
+  int fail_at_tensor = -1;
+
+ private:
+  const Layout& layout_;
+};
+
+bool SameBits(const RecordingSink& a, const RecordingSink& b) {
+  if (a.contributions.size() != b.contributions.size()) return false;
+  for (size_t i = 0; i < a.contributions.size(); ++i) {
+    const auto& x = a.contributions[i];
+    const auto& y = b.contributions[i];
+    if (x.tensor != y.tensor ||
+        std::memcmp(x.gradient.data(), y.gradient.data(),
+                    x.gradient.size() * sizeof(float)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A decoder with random weights and tokens, all functions of the arguments.
+class Model {
+ public:
+  Model(const ModelConfig& config, int64_t rows, int64_t sequence_length,
+        int thread_count = 1)
+      : layout(MakeLayout(config)), rows_(rows), length_(sequence_length) {
+    auto created_device = kernels::CreateCpuDevice(thread_count);
+    LS_CHECK(created_device.ok());
+    device_ = *std::move(created_device);
+    auto created_stream = device_->CreateStream();
+    LS_CHECK(created_stream.ok());
+    stream_ = *std::move(created_stream);
+    parameters.resize(layout.element_count);
+    for (const Tensor& tensor : layout.tensors) {
+      const bool is_norm_weight = tensor.role == TensorRole::kNorm1Weight ||
+                                  tensor.role == TensorRole::kNorm2Weight ||
+                                  tensor.role == TensorRole::kFinalNormWeight;
+      for (int64_t i = 0; i < tensor.element_count; ++i) {
+        parameters[tensor.offset + i] = static_cast<float>(
+            0.2 * Normal(tensor.offset + i) + (is_norm_weight ? 1 : 0));
+      }
+    }
+    tokens = RandomTokens(7, config.vocabulary);
+    auto created =
+        Decoder::Create(config, layout, rows, sequence_length, *stream_);
+    LS_CHECK(created.ok());
+    decoder = *std::move(created);
+  }
+
+  static double Normal(uint64_t i) {
+    const PhiloxBlock block = Philox4x32(
+        {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), 0, 0},
+        {3, 4});
+    return std::sqrt(-2 * std::log(UniformFrom(block[0]))) *
+           std::cos(2 * std::numbers::pi * UniformFrom(block[1]));
+  }
+
+  std::vector<int32_t> RandomTokens(uint32_t seed, int64_t vocabulary) const {
+    std::vector<int32_t> random(rows_ * (length_ + 1));
+    for (size_t i = 0; i < random.size(); ++i) {
+      random[i] = static_cast<int32_t>(
+          Philox4x32({static_cast<uint32_t>(i), seed, 0, 0}, {5, 6})[0] %
+          vocabulary);
+    }
+    return random;
+  }
+
+  LossSum Step(RecordingSink& sink) {
+    EXPECT_TRUE(decoder->Forward(tokens.data(), parameters.data()).ok());
+    const auto loss = decoder->Backward(sink);
+    EXPECT_TRUE(loss.ok()) << loss.status();
+    return loss.ok() ? *loss : LossSum{};
+  }
+
+  LossSum Evaluate(int64_t row_count) {
+    const auto loss =
+        decoder->Evaluate(tokens.data(), parameters.data(), row_count);
+    EXPECT_TRUE(loss.ok()) << loss.status();
+    return loss.ok() ? *loss : LossSum{};
+  }
+
+  const Layout layout;
+  std::vector<float> parameters;
+  std::vector<int32_t> tokens;
+  std::unique_ptr<Decoder> decoder;
+
+ private:
+  const int64_t rows_, length_;
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<kernels::Stream> stream_;
+};
+
+// The slope of the loss along a random direction within each tensor, against
+// the gradient's.
+void ExpectGradientIsSlope(const ModelConfig& config, int64_t rows,
+                           int64_t sequence_length) {
+  Model model(config, rows, sequence_length, 2);
+  RecordingSink sink(model.layout);
+  model.Step(sink);
+  const std::vector<float> at = model.parameters;
+  for (int t = 0; t < std::ssize(model.layout.tensors); ++t) {
+    const Tensor& tensor = model.layout.tensors[t];
+    const std::vector<double> gradient = sink.Gradient(t);
+    double squares = 0;
+    for (const double g : gradient) squares += g * g;
+    // Along the gradient, bent by a random part as large, so that the slope is
+    // neither zero nor the gradient's own size by construction.
+    std::vector<double> direction(gradient.size());
+    double slope = 0;
+    const double size = std::sqrt(squares / gradient.size());
+    for (size_t i = 0; i < direction.size(); ++i) {
+      direction[i] = gradient[i] + size * Model::Normal(i + 1000 * t);
+      slope += direction[i] * gradient[i];
+    }
+    // Slopes over a whole and a half step; their combination has no third-order
+    // error.  The loss changes by 0.1 and more, and its float32 rounding, of up
+    // to 1e-5 here, is then about 3e-4 of a slope.
+    const auto slope_over = [&](double step) {
+      double loss[2];
+      for (const int side : {0, 1}) {
+        for (size_t i = 0; i < direction.size(); ++i) {
+          model.parameters[tensor.offset + i] =
+              static_cast<float>(at[tensor.offset + i] +
+                                 (side == 0 ? -step : step) * direction[i]);
+        }
+        loss[side] = model.Evaluate(rows).nats;
+      }
+      return (loss[1] - loss[0]) / (2 * step);
+    };
+    const double step = 0.1 / slope;
+    const double measured = (4 * slope_over(step / 2) - slope_over(step)) / 3;
+    std::copy(at.begin() + tensor.offset,
+              at.begin() + tensor.offset + tensor.element_count,
+              model.parameters.begin() + tensor.offset);
+    EXPECT_NEAR(measured / slope, 1, 1e-3)
+        << tensor.name << ", slope " << slope;
+  }
+}
+
+TEST(DecoderTest, GradientIsTheSlopeOfTheLoss) {
+  ExpectGradientIsSlope(SmallConfig(), 3, 37);
+}
+
+TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithAnUntiedHead) {
+  ModelConfig config = SmallConfig();
+  config.tied_head = false;
+  ExpectGradientIsSlope(config, 2, 20);
+}
+
+TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithOneToken) {
+  ExpectGradientIsSlope(SmallConfig(), 1, 1);
+}
+
+TEST(DecoderTest, GradientIsTheSlopeOfTheLossOverSlicesOfTheHead) {
+  // With so large a vocabulary 64 rows of logits are computed at a time.
+  ModelConfig config = SmallConfig();
+  config.vocabulary = 200'000;
+  config.width = 6;
+  config.inner_width = 8;
+  config.layer_count = 1;
+  ExpectGradientIsSlope(config, 4, 37);
+}
+
+TEST(DecoderTest, BitsDoNotDependOnThreads) {
+  for (const bool tied : {true, false}) {
+    ModelConfig config = SmallConfig();
+    config.tied_head = tied;
+    config.width = 192;
+    config.inner_width = 700;
+    Model one(config, 5, 37, 1);
+    RecordingSink expected(one.layout);
+    const LossSum loss = one.Step(expected);
+    const double evaluated = one.Evaluate(5).nats;
+    for (const int threads : {2, 3}) {
+      Model model(config, 5, 37, threads);
+      RecordingSink sink(model.layout);
+      EXPECT_EQ(model.Step(sink).nats, loss.nats);
+      EXPECT_TRUE(SameBits(sink, expected));
+      EXPECT_EQ(model.Evaluate(5).nats, evaluated);
+    }
+  }
+}
+
+TEST(DecoderTest, BitsDoNotDependOnWhatRanBefore) {
+  Model model(SmallConfig(), 3, 37, 2);
+  RecordingSink expected(model.layout);
+  const LossSum loss = model.Step(expected);
+  const std::vector<int32_t> tokens = model.tokens;
+
+  // Others, with an absurd weight so that everything overflows.
+  std::swap(model.parameters[0],
+            model.parameters[model.layout.element_count / 2]);
+  model.parameters[5] = 3e38f;
+  model.tokens = model.RandomTokens(8, 61);
+  RecordingSink other(model.layout);
+  model.Step(other);
+  EXPECT_FALSE(SameBits(other, expected));
+  model.Evaluate(2);
+  Model fresh(SmallConfig(), 3, 37, 2);
+  model.parameters = fresh.parameters;
+  model.tokens = tokens;
+
+  RecordingSink again(model.layout);
+  EXPECT_EQ(model.Step(again).nats, loss.nats);
+  EXPECT_TRUE(SameBits(again, expected));
+}
+
+TEST(DecoderTest, EvaluateBetweenForwardAndBackwardChangesNothing) {
+  Model model(SmallConfig(), 3, 37);
+  RecordingSink expected(model.layout);
+  const LossSum loss = model.Step(expected);
+  ASSERT_TRUE(
+      model.decoder->Forward(model.tokens.data(), model.parameters.data())
+          .ok());
+  const std::vector<float> other(model.layout.element_count, 0.5f);
+  const std::vector<int32_t> zeros(3 * 38);
+  ASSERT_TRUE(model.decoder->Evaluate(zeros.data(), other.data(), 3).ok());
+  std::vector<float> logits(61);
+  ASSERT_TRUE(
+      model.decoder->Logits(zeros.data(), other.data(), 36, logits.data())
+          .ok());
+
+  RecordingSink sink(model.layout);
+  const auto after = model.decoder->Backward(sink);
+
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(after->nats, loss.nats);
+  EXPECT_TRUE(SameBits(sink, expected));
+}
+
+TEST(DecoderTest, EvaluateGivesTheLossOfBackward) {
+  Model model(SmallConfig(), 3, 37);
+  RecordingSink sink(model.layout);
+  const LossSum loss = model.Step(sink);
+
+  EXPECT_EQ(loss.token_count, 3 * 37);
+  const LossSum evaluated = model.Evaluate(3);
+  EXPECT_EQ(evaluated.nats, loss.nats);
+  EXPECT_EQ(evaluated.token_count, 3 * 37);
+}
+
+TEST(DecoderTest, EvaluateCountsTheFirstRowsOnly) {
+  Model model(SmallConfig(), 3, 37);
+  const LossSum two = model.Evaluate(2);
+  const LossSum all = model.Evaluate(3);
+  EXPECT_EQ(two.token_count, 2 * 37);
+  EXPECT_LT(two.nats, all.nats);
+
+  // What follows the first rows is not even looked at.
+  std::fill(model.tokens.begin() + 2 * 38, model.tokens.end(), -1);
+  EXPECT_EQ(model.Evaluate(2).nats, two.nats);
+  const LossSum none = model.Evaluate(0);
+  EXPECT_EQ(none.nats, 0);
+  EXPECT_EQ(none.token_count, 0);
+}
+
+TEST(DecoderTest, LogitsAreThoseBehindTheLoss) {
+  Model model(SmallConfig(), 1, 37);
+  const double nats = model.Evaluate(1).nats;
+  double sum = 0;
+  for (int64_t t = 0; t < 37; ++t) {
+    std::vector<float> logits(61);
+    ASSERT_TRUE(model.decoder
+                    ->Logits(model.tokens.data(), model.parameters.data(), t,
+                             logits.data())
+                    .ok());
+    double total = 0;
+    for (const float logit : logits) total += std::exp(double{logit});
+    sum += std::log(total) - logits[model.tokens[t + 1]];
+  }
+  // 37 losses of a few nats, each within some units of 2^-24.
+  EXPECT_NEAR(sum, nats, 1e-4);
+}
+
+TEST(DecoderTest, EachTensorContributesOnceAndATiedEmbeddingTwice) {
+  for (const bool tied : {true, false}) {
+    ModelConfig config = SmallConfig();
+    config.tied_head = tied;
+    Model model(config, 2, 5);
+    RecordingSink sink(model.layout);
+    model.Step(sink);
+
+    std::vector<int> counts(model.layout.tensors.size());
+    for (const auto& c : sink.contributions) ++counts[c.tensor];
+    const int embedding = model.layout.Find(TensorRole::kTokenEmbedding);
+    for (int t = 0; t < std::ssize(counts); ++t) {
+      EXPECT_EQ(counts[t], tied && t == embedding ? 2 : 1)
+          << model.layout.tensors[t].name;
+    }
+    EXPECT_EQ(sink.units, (std::vector<int>{3, 2, 1, 0}));
+    if (tied) {
+      EXPECT_EQ(sink.contributions.front().tensor, embedding);
+    }
+  }
+}
+
+TEST(DecoderTest, TheSinksErrorIsPassedOn) {
+  Model model(SmallConfig(), 2, 5);
+  for (int t = 0; t < std::ssize(model.layout.tensors); ++t) {
+    RecordingSink sink(model.layout);
+    sink.fail_at_tensor = t;
+    ASSERT_TRUE(
+        model.decoder->Forward(model.tokens.data(), model.parameters.data())
+            .ok());
+
+    EXPECT_EQ(model.decoder->Backward(sink).status().code(),
+              absl::StatusCode::kAborted);
+  }
+}
+
+TEST(DecoderTest, ANanIsNotHidden) {
+  Model model(SmallConfig(), 2, 5);
+  const std::vector<float> right = model.parameters;
+  // In a bias of the last block, of the first, and in one token's embedding.
+  for (const int t : {model.layout.Find(TensorRole::kOuterBias, 1),
+                      model.layout.Find(TensorRole::kQkvBias, 0),
+                      model.layout.Find(TensorRole::kInnerBias, 0),
+                      model.layout.Find(TensorRole::kNorm1Bias, 1)}) {
+    model.parameters = right;
+    model.parameters[model.layout.tensors[t].offset + 3] =
+        std::numeric_limits<float>::quiet_NaN();
+    RecordingSink sink(model.layout);
+
+    EXPECT_TRUE(std::isnan(model.Step(sink).nats))
+        << model.layout.tensors[t].name;
+    EXPECT_TRUE(std::isnan(model.Evaluate(2).nats));
+    bool seen = false;
+    for (const float g : sink.contributions.front().gradient) {
+      seen = seen || std::isnan(g);
+    }
+    EXPECT_TRUE(seen);
+  }
+}
+
+TEST(DecoderTest, WrongInputIsRefusedWithItsPlace) {
+  Model model(SmallConfig(), 2, 5);
+  model.tokens[6 + 4] = 61;
+  const absl::Status forward =
+      model.decoder->Forward(model.tokens.data(), model.parameters.data());
+  EXPECT_EQ(forward.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(forward.message().find("token 61 at row 1, position 4"),
+            absl::string_view::npos)
+      << forward;
+
+  RecordingSink sink(model.layout);
+  EXPECT_EQ(model.decoder->Backward(sink).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      model.decoder->Evaluate(model.tokens.data(), model.parameters.data(), 3)
+          .status()
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+  std::vector<float> logits(61);
+  EXPECT_EQ(model.decoder
+                ->Logits(model.tokens.data(), model.parameters.data(), 5,
+                         logits.data())
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DecoderTest, WrongShapesAreRefusedByName) {
+  auto device = kernels::CreateCpuDevice(1);
+  ASSERT_TRUE(device.ok());
+  auto stream = (*device)->CreateStream();
+  ASSERT_TRUE(stream.ok());
+  const ModelConfig config = SmallConfig();
+  const Layout layout = MakeLayout(config);
+  struct Case {
+    int64_t rows, sequence_length;
+    const char* name;
+  };
+  for (const Case& c :
+       {Case{0, 5, "micro_batch_size=0"}, Case{1, 0, "sequence_length=0"},
+        Case{1, 41, "n_positions=40"}}) {
+    const auto decoder =
+        Decoder::Create(config, layout, c.rows, c.sequence_length, **stream);
+    EXPECT_EQ(decoder.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(decoder.status().message().find(c.name), absl::string_view::npos)
+        << decoder.status();
+  }
+}
+
+TEST(DecoderTest, TooLargeAMicroBatchIsRefusedAtOnce) {
+  auto device = kernels::CreateCpuDevice(1);
+  ASSERT_TRUE(device.ok());
+  auto stream = (*device)->CreateStream();
+  ASSERT_TRUE(stream.ok());
+  ModelConfig config = SmallConfig();
+  config.width = 3000;
+  config.inner_width = 12000;
+  config.position_max = 100'000;
+
+  const auto decoder =
+      Decoder::Create(config, MakeLayout(config), 60'000, 100'000, **stream);
+
+  EXPECT_EQ(decoder.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace lockstep
