@@ -24,7 +24,6 @@
 namespace lockstep::kernels {
 
 class Device;
-class ThreadPool;
 
 enum class Backend { kCpu };
 
