@@ -179,5 +179,39 @@ TEST(GlooConnectTest, AnAbortOfTheListenerReachesItsCommunicator) {
   EXPECT_EQ(ends[1]->Barrier().code(), absl::StatusCode::kAborted);
 }
 
+// A generous deadline for connecting does not delay the time-out after it.
+TEST(GlooConnectTest, TheTimeoutHoldsFromTheFirstCollectiveOn) {
+  std::vector<Listener> listeners;
+  for (int r = 0; r < 2; ++r) {
+    listeners.push_back(MustListen(r, 2, {.timeout = absl::Milliseconds(300)}));
+  }
+  std::unique_ptr<Communicator> ends[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      auto end = listeners[r]->Connect(AddressesFor(r, listeners),
+                                       RealClock().Now() + absl::Minutes(5));
+      ASSERT_TRUE(end.ok()) << end.status();
+      ends[r] = *std::move(end);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+
+  const absl::Time start = absl::Now();
+  const absl::Status status = ends[0]->Barrier();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 1 was silent for 300ms in Barrier"));
+  EXPECT_EQ(ends[0]->failed_peer(), 1);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(290));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  // The one at fault learns what the others think of it.
+  const absl::Status other = ends[1]->Barrier();
+  EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(other.message()),
+              HasSubstr("rank 0 reports: rank 1 was silent"));
+}
+
 }  // namespace
 }  // namespace lockstep

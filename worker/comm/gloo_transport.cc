@@ -1,5 +1,6 @@
 #include "worker/comm/gloo_transport.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -401,11 +402,13 @@ void GlooTransport::RunGuard() {
   {
     MutexLock lock(&mutex_);
     while (!closing_ && failure_.ok()) {
-      // A wait that begins while this sleeps cannot end before it wakes.
+      // Never longer than this: a wait that begins while this sleeps is over
+      // no earlier than that.
       absl::Duration sleep = options_.timeout;
       if (waiting_peer_ >= 0) {
-        sleep = waiting_until_ - clock_.Now();
-        if (sleep <= absl::ZeroDuration()) {
+        const absl::Duration left = waiting_until_ - clock_.Now();
+        sleep = std::min(sleep, left);
+        if (left <= absl::ZeroDuration()) {
           const std::string limit = phase_ == Phase::kOpen
                                         ? absl::FormatDuration(options_.timeout)
                                         : std::string("the time given for it");
