@@ -1,0 +1,261 @@
+// Decides everything about jobs, workers and generations.
+//
+// Pure: no I/O, locks, threads, clock or randomness.  The caller passes the
+// moment in, and carries out the effects it gets back, in order; what is to be
+// stored is durable before any later effect is carried out, so that nothing is
+// promised that a crash could take back.
+//
+// A worker's state comes as levels (its whole status, every time), so that a
+// lost message is mended by the next.  Commands to it form a numbered log, kept
+// until acknowledged and sent again on every new stream.
+//
+// A generation's life, as its members report it:
+//
+//   Prepare to all -> all JOINED -> Start to all -> all TRAINING (RUNNING)
+//     -> all OUTPUT_READY -> CommitOutput to rank 0 -> FINISHED (COMPLETED)
+//     -> Release to all
+//
+// At any point a member's failure or loss ends it: Release to all; when all
+// have let go, the job is placed again with the next generation number.  A
+// failure that is the job's own ends the job instead.
+//
+// A worker is placed only while it is attached, has a trainer ready, and holds
+// nothing; so two generations never share a trainer.
+//
+// Every call first expires what is overdue, so that the outcome depends on when
+// events happen and not on how often Tick() is called.
+#ifndef COORDINATOR_CORE_COORDINATOR_H_
+#define COORDINATOR_CORE_COORDINATOR_H_
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/session.h"
+#include "coordinator/core/effects.h"
+#include "coordinator/core/records.h"
+
+namespace lockstep {
+
+struct CoordinatorOptions {
+  // Which start this is.  Must be durable, and larger than any before.
+  CoordinatorIncarnation incarnation;
+
+  // A worker silent for this long may be replaced.  Positive.  Workers' beat
+  // interval is a quarter of it.
+  absl::Duration lease = absl::Seconds(3);
+
+  // How long a generation may take from its beginning until every member is
+  // prepared, and again until every member trains.  Positive.
+  absl::Duration forming_timeout = absl::Minutes(10);
+
+  // A silent worker is still believed alive while its generation has committed
+  // a step within this time.  Positive.
+  absl::Duration step_bound = absl::Minutes(1);
+
+  // How long the members of running generations have to come back after this
+  // coordinator started.  Positive.
+  absl::Duration reattach_window = absl::Seconds(6);
+
+  // A worker that failed a generation by its own fault is not placed for this
+  // long, doubling with each such failure in a row, up to the maximum.
+  absl::Duration worker_backoff = absl::Seconds(1);
+  absl::Duration worker_backoff_max = absl::Minutes(1);
+
+  // A lost worker is shown for this long.
+  absl::Duration lost_worker_retention = absl::Hours(1);
+
+  int worker_count_max = 4096;
+  int unfinished_job_max = 10'000;
+  int finished_job_max = 10'000;  // The oldest beyond it are forgotten.
+};
+
+class Coordinator {
+ public:
+  struct Submission {
+    JobId id;  // Must be new.
+    std::string request_id;
+    std::string spec_digest;  // Same digest, same spec.
+    std::shared_ptr<const std::string> spec;
+    JobNeeds needs;
+  };
+
+  // `stored` is what PersistJob stored before this start, in any order.  Adds
+  // the effects that starting has; call once the store is open.
+  //
+  // Errors:
+  //   InvalidArgument: an option is out of range.
+  static absl::StatusOr<Coordinator> Create(const CoordinatorOptions& options,
+                                            Moment now,
+                                            std::vector<JobRecord> stored,
+                                            Effects& effects);
+
+  // Queues a job and returns its id: for a request_id seen before, the id of
+  // then.
+  //
+  // Errors:
+  //   AlreadyExists: the request_id was used with another spec.
+  //   FailedPrecondition: an unfinished job has this output directory.
+  //   ResourceExhausted: too many unfinished jobs.
+  absl::StatusOr<JobId> SubmitJob(Moment now, Submission submission,
+                                  Effects& effects);
+
+  // Errors:
+  //   NotFound: no such job.
+  //   FailedPrecondition: it completed or failed before.
+  absl::Status CancelJob(Moment now, const JobId& job,
+                         const std::string& reason, Effects& effects);
+
+  // A worker spoke first on a new stream.  `session` is new.
+  //
+  // An error means that the stream must be ended with it; the core has then
+  // forgotten the session:
+  //   AlreadyExists: a live worker has this name.
+  //   Aborted: this incarnation has a newer stream.
+  //   FailedPrecondition: a newer incarnation of this worker has registered, or
+  //     it has met a newer coordinator.
+  //   InvalidArgument: it breaks a rule of the protocol.
+  //   ResourceExhausted: too many workers.
+  absl::Status OnHello(Moment now, SessionId session, const Hello& hello,
+                       const std::string& peer_address, Effects& effects);
+
+  // A worker's status; renews its lease.  Ignored when the session is not
+  // current: it was replaced, and its stream is being closed.
+  void OnStatus(Moment now, SessionId session, const WorkerStatus& status,
+                Effects& effects);
+
+  // A worker's rank has committed steps up to `committed_step_count`; renews
+  // its lease.  Likewise.
+  void OnStepsCommitted(Moment now, SessionId session, const GenerationKey& key,
+                        int64_t committed_step_count, Effects& effects);
+
+  // The stream ended.  `leaving`: the worker ended it on purpose, and is gone.
+  void OnSessionClosed(Moment now, SessionId session, bool leaving,
+                       Effects& effects);
+
+  // Expires what is overdue.  Call at or soon after NextDeadline().
+  void Tick(Moment now, Effects& effects);
+
+  // When Tick() next has work; an infinite instant if never.
+  Instant NextDeadline() const;
+
+  const CoordinatorOptions& options() const { return options_; }
+
+  // For the shell's checks and for tests.
+  const JobRecord* FindJob(const JobId& job) const;
+  std::vector<JobId> JobIds() const;
+  // Whether `session` speaks for `key`'s member, so that its step reports are
+  // to be believed.
+  std::optional<int> RankOf(SessionId session, const GenerationKey& key) const;
+
+ private:
+  struct Worker {
+    WorkerView view;
+    SessionId session;       // 0 when no stream is open.
+    int64_t stream = 0;      // The incarnation's newest.
+    Instant last_seen;       // For evidence of life; see ExpireWorker.
+    Instant lease_end;       // When silence has consequences next.
+    Instant placeable_from;  // Back-off after failures.
+    int failures_in_a_row = 0;
+    int64_t last_sequence = 0;    // Of the command log.
+    std::deque<Command> unacked;  // In order of sequence.
+  };
+
+  // What is known of a job's current generation; gone with the coordinator.
+  struct Generation {
+    struct Rank {
+      std::optional<HeldGeneration> held;  // As last reported.
+      bool start_sent = false;
+    };
+    std::vector<Rank> ranks;
+    Instant deadline;          // Of forming.
+    bool commit_sent = false;  // CommitOutput was sent.
+    std::optional<Instant> last_commit;
+  };
+
+  struct Job {
+    JobRecord record;
+    std::optional<Generation> generation;  // While FORMING or RUNNING.
+    std::string last_failure;              // While RECOVERING: why.
+  };
+
+  explicit Coordinator(const CoordinatorOptions& options) : options_(options) {}
+
+  void Load(Moment now, std::vector<JobRecord> stored);
+
+  // What every call begins and ends with.
+  void Begin(Moment now, Effects& effects);
+  void End(Moment now, Effects& effects);
+
+  void ExpireWorker(Moment now, Worker& worker, Effects& effects);
+  void ExpireForming(Moment now, Job& job, Effects& effects);
+
+  // Acts on what a worker holds and on what it should hold.
+  void Reconcile(Moment now, Worker& worker, Effects& effects);
+  void OnMemberReport(Moment now, Job& job, Worker& worker, Effects& effects);
+  void AdvanceForming(Moment now, Job& job, Effects& effects);
+  void AdvanceRunning(Job& job, Effects& effects);
+  void NoteCommit(Moment now, Job& job, int64_t committed_step_count);
+
+  // Ends the job's generation: the job forms anew, or fails when it has failed
+  // too often or the failure is its own.
+  void FailGeneration(Moment now, Job& job, Worker& culprit,
+                      const Failure& failure, Effects& effects);
+  void FinishJob(Moment now, Job& job, JobState state, std::string reason,
+                 Effects& effects);
+  void ReleaseMembers(Job& job, const std::string& reason, Effects& effects);
+
+  // The worker is gone: nothing it held is believed to go on.
+  void LoseWorker(Moment now, Worker& worker, const std::string& why,
+                  Effects& effects);
+  // It has no place any more; if its generation is active, that fails.
+  void LosePlace(Moment now, Worker& worker, const std::string& why,
+                 Effects& effects);
+
+  void PlaceJobs(Moment now, Effects& effects);
+  void BeginGeneration(Moment now, Job& job, const std::vector<Worker*>& chosen,
+                       Effects& effects);
+  bool MembersHaveLetGo(const Job& job) const;
+  bool IsPlaceable(Moment now, const Worker& worker) const;
+  std::string FormingReason(const Job& job) const;
+  std::string WaitingReason(const Job& job, int placeable, int present) const;
+  void ForgetOldJobs(Effects& effects);
+
+  void Send(Worker& worker, CommandBody body, Effects& effects);
+  void CloseSessionOf(Worker& worker, absl::Status status, Effects& effects);
+  void SetReason(Job& job, std::string reason);
+  void Persist(const Job& job, Effects& effects);
+
+  // The job whose current generation, active or just ended, this is; else null.
+  Job* FindByKey(const GenerationKey& key);
+  Worker* FindBySession(SessionId session);
+
+  CoordinatorOptions options_;
+  Instant last_now_;
+  int64_t last_order_ = 0;
+  // Ordered, so that effects do not depend on hashing.
+  std::map<JobId, Job> jobs_;
+  std::map<std::string, JobId> job_by_request_;
+  // Unfinished jobs, in the order in which they are placed: -priority, order.
+  std::map<std::pair<int, int64_t>, JobId> queue_;
+  // Finished jobs, oldest first, by the order of their submission.
+  std::map<int64_t, JobId> finished_;
+  std::map<WorkerId, Worker> workers_;
+  std::map<SessionId, WorkerId> worker_by_session_;
+  // Changed by the current call; published at its end.
+  std::set<JobId> dirty_jobs_;
+  std::set<WorkerId> dirty_workers_;
+};
+
+}  // namespace lockstep
+
+#endif  // COORDINATOR_CORE_COORDINATOR_H_
