@@ -337,12 +337,16 @@ class Run {
   // Cancels the job and waits until no worker holds it, so that what it had
   // not finished is cleared away.  Another signal ends the wait.
   void ReleaseJob() {
-    if (job_.name().empty()) return;
+    if (address_.empty()) return;
     const auto client = Client::Create(
         {.coordinator = address_, .timeout = absl::Seconds(2)}, env_.clock);
     if (!client.ok()) return;
+    // This coordinator has no other job; the answer to its submission may not
+    // have come any more.
+    const auto jobs = (*client)->ListJobs(v1::ListJobsRequest(), 1);
+    if (!jobs.ok() || jobs->jobs().empty()) return;
     v1::CancelJobRequest request;
-    request.set_name(job_.name());
+    request.set_name(jobs->jobs(0).name());
     request.set_reason("interrupted");
     if (!(*client)->CancelJob(request).ok()) return;
     const Instant deadline = env_.clock.Now() + kReleaseMax;
