@@ -1,5 +1,7 @@
 #include "cli/lockstep.h"
 
+#include <memory>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -66,7 +68,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   CommandLine line{env};
   app.require_subcommand(1);
   app.footer(kFooter);
-  app.get_formatter()->column_width(28);
+  app.formatter(std::make_shared<HelpFormatter>());
   AddRunCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
