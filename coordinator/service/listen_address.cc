@@ -52,6 +52,16 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text) {
   return address;
 }
 
+absl::Status RequireLoopbackUnless(bool insecure,
+                                   const ListenAddress& address) {
+  if (insecure || address.IsLoopback()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      address.ToString(),
+      ": not a loopback address, and connections are neither encrypted nor "
+      "authenticated yet: whoever reaches the port controls jobs and workers. "
+      "On a network that you trust, allow it with --insecure"));
+}
+
 absl::Status ProbeListenAddress(const ListenAddress& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -59,7 +69,10 @@ absl::Status ProbeListenAddress(const ListenAddress& address) {
   addrinfo* found = nullptr;
   const int result = getaddrinfo(
       address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (result != 0) return absl::NotFoundError(gai_strerror(result));
+  if (result != 0) {
+    return absl::NotFoundError(absl::StrCat(
+        address.ToString(), ": cannot listen: ", gai_strerror(result)));
+  }
   absl::Status status;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     const int probe =
@@ -69,7 +82,9 @@ absl::Status ProbeListenAddress(const ListenAddress& address) {
     setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(probe, at->ai_addr, at->ai_addrlen) != 0 ||
         listen(probe, 1) != 0) {
-      status = absl::FailedPreconditionError(std::strerror(errno));
+      status = absl::FailedPreconditionError(absl::StrCat(
+          address.ToString(), ": cannot listen: ", std::strerror(errno),
+          "; choose another --listen, or stop what has it"));
     }
     close(probe);
   }

@@ -26,6 +26,13 @@ struct ListenAddress {
 //   InvalidArgument: it is nothing of the kind.
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
+// Without `insecure` only loopback may be listened on: there is neither
+// encryption nor authentication yet.
+//
+// Errors:
+//   FailedPrecondition: it is another address.
+absl::Status RequireLoopbackUnless(bool insecure, const ListenAddress& address);
+
 // Why nothing can listen there: tries it, and gives the system's reason.  OK
 // when it can after all.
 absl::Status ProbeListenAddress(const ListenAddress& address);

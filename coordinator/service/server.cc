@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "coordinator/service/job_service.h"
 #include "coordinator/service/monitor_service.h"
 #include "coordinator/service/work_queue.h"
@@ -39,13 +40,7 @@ class GrpcServer final : public Server {
   ~GrpcServer() override { Stop(); }
 
   absl::Status Listen(const ServerOptions& options) {
-    if (!options.listen.IsLoopback() && !options.insecure) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          options.listen.ToString(),
-          ": not a loopback address, and connections are neither encrypted nor "
-          "authenticated yet: whoever reaches the port controls jobs and "
-          "workers. On a network that you trust, allow it with --insecure"));
-    }
+    RETURN_IF_ERROR(RequireLoopbackUnless(options.insecure, options.listen));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -68,12 +63,11 @@ class GrpcServer final : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       server_.reset();
-      const absl::Status reason = ProbeListenAddress(options.listen);
-      return absl::FailedPreconditionError(absl::StrCat(
-          options.listen.ToString(), ": cannot listen: ",
-          reason.ok() ? "it was taken, and is free again; try again"
-                      : reason.message(),
-          reason.ok() ? "" : "; choose another --listen, or stop what has it"));
+      RETURN_IF_ERROR(ProbeListenAddress(options.listen));
+      return absl::UnavailableError(
+          absl::StrCat(options.listen.ToString(),
+                       ": cannot listen: it was taken, and is free again; try "
+                       "again"));
     }
     for (const char* name : {v1::JobService::service_full_name(),
                              v1::MonitorService::service_full_name(),
