@@ -377,6 +377,7 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
     }
     view.incarnation = hello.incarnation;
     view.contact = Contact::kAttached;
+    view.reason.clear();
     view.device = hello.device;
     view.peer_address = peer_address;
     view.status = hello.status;
@@ -425,6 +426,8 @@ void Coordinator::OnStatus(Moment now, SessionId session,
                        ", but only ", worker->last_sequence, " were sent")),
                    effects);
     worker->view.contact = Contact::kSuspect;
+    worker->view.reason = "it broke a rule of the session";
+    dirty_workers_.insert(worker->view.id);
     worker = nullptr;
   }
   if (worker != nullptr) {
