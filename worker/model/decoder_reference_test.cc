@@ -64,7 +64,7 @@ ModelConfig ReadConfig() {
 // Adds contributions up in double.
 class SummingSink : public GradientSink {
  public:
-  explicit SummingSink(const Layout& layout) : layout_(layout) {
+  explicit SummingSink(const Layout& layout) {
     for (const Tensor& tensor : layout.tensors) {
       sums_.emplace_back(tensor.element_count);
     }
@@ -79,7 +79,6 @@ class SummingSink : public GradientSink {
   const std::vector<double>& sum(int tensor) const { return sums_[tensor]; }
 
  private:
-  const Layout& layout_;
   std::vector<std::vector<double>> sums_;
 };
 

@@ -1,4 +1,4 @@
-// The trainer process: what `lockstep-worker trainer` runs.
+// The trainer process: takes generations from its agent, one at a time.
 #ifndef WORKER_TRAINER_TRAINER_MAIN_H_
 #define WORKER_TRAINER_TRAINER_MAIN_H_
 
@@ -10,21 +10,21 @@
 
 namespace lockstep {
 
-// All of it comes from the agent that started the process.
 struct TrainerOptions {
-  int link_fd = -1;              // Its end of the link (worker/link).
-  int64_t agent_process_id = 0;  // For EndWithAgent().
+  int link_fd = -1;              // The socket to the agent.
+  int64_t agent_process_id = 0;  // Of the process that must be the parent.
   WorkerId worker;
-  std::string device = "cpu";   // Its kind.
-  int threads = 1;              // That compute; positive.
-  std::string listen_host;      // Where other ranks reach this one.
-  std::string lock_key;         // For DeviceLock::Acquire().
-  absl::Duration lock_timeout;  // Likewise; less than the agent's patience.
+  std::string device = "cpu";
+  int threads = 1;
+  std::string listen_host = "127.0.0.1";  // Where other ranks reach this one.
+  std::string lock_key;                   // Of the device; see device_lock.h.
+  absl::Duration lock_timeout = absl::Seconds(50);
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration collective_timeout = absl::Minutes(5);
 };
 
-// Runs until the link ends; then the process must end, with what this returns.
-// First it ties its life to the agent's (EndWithAgent), waits for the device
-// (DeviceLock), opens the link and says that it is ready.
+// Runs until the agent is gone or lets it go; returns the exit code: 0, or 1
+// with a line on standard error.
 int TrainerMain(const TrainerOptions& options);
 
 }  // namespace lockstep

@@ -1,0 +1,72 @@
+"""The same bits, whatever the number of workers and threads, buckets, overlap, failures."""
+import signal
+import unittest
+
+import harness
+
+
+class BitsTest(harness.JobTest):
+    def hash_with(self, name, workers=1, threads=1, seed=7, **parallel):
+        spec = self.spec(name, numerics={"seed": seed}, parallel={"min_workers": workers, **parallel})
+        self.run_job(spec, workers=workers, threads=threads)
+        return self.hash_of(spec)
+
+    def test_nothing_but_the_job_decides(self):
+        base = self.hash_with("base")
+
+        variants = {
+            "two-workers": dict(workers=2),
+            "three-workers-uneven": dict(workers=3),  # 8 micro-batches: 3, 3, 2.
+            "four-workers": dict(workers=4),
+            "small-buckets": dict(workers=2, bucket_bytes=64 << 10),
+            "mid-buckets": dict(workers=3, bucket_bytes=1 << 20),
+            "tiny-buckets": dict(workers=3, bucket_bytes=1024),
+            "no-overlap": dict(workers=2, overlap=False),
+            "two-threads": dict(threads=2),
+            "two-by-two": dict(workers=2, threads=2, bucket_bytes=64 << 10),
+        }
+        for name, variant in variants.items():
+            with self.subTest(name):
+                self.assertEqual(self.hash_with(name, **variant), base)
+
+        self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
+
+    def test_a_killed_worker_changes_nothing(self):
+        base = self.hash_with("base")
+        self.start_cluster(3)
+        spec = self.spec("killed", parallel={"min_workers": 3})
+
+        job = self.submit(spec)
+        self.await_step(job, 3)
+        self.daemons[2].kill(signal.SIGKILL)  # Agent and, with it, trainer of w1.
+        self.start_worker("w1")
+        done = self.await_state(job, "COMPLETED")
+
+        self.assertEqual(self.hash_of(spec), base)
+        self.assertGreater(int(done["generation"]), 1)
+        # Each step is listed once, by the ranks of the generation that took it last.
+        rows = self.metrics(job)
+        self.assertEqual(sorted((int(r.get("step", 0)), int(r.get("rank", 0))) for r in rows),
+                         [(s, r) for s in range(12) for r in range(3)])
+
+    def test_a_killed_trainer_changes_nothing(self):
+        base = self.hash_with("base")
+        self.start_cluster(2)
+        spec = self.spec("killed", parallel={"min_workers": 2})
+
+        job = self.submit(spec)
+        self.await_step(job, 2)
+        children = self.daemons[1].children()
+        self.assertEqual(len(children), 1)
+        import os
+        os.kill(children[0], signal.SIGKILL)
+        done = self.await_state(job, "COMPLETED")
+
+        self.assertEqual(self.hash_of(spec), base)
+        self.assertGreater(int(done["generation"]), 1)
+        deaths = {w["name"]: w.get("trainer_death_count", 0) for w in self.workers()}
+        self.assertEqual(deaths, {"workers/w0": 1, "workers/w1": 0})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,88 @@
+"""Eight steps of a tiny GPT-2 against PyTorch in float64, as an ordinary job."""
+import array
+import json
+import math
+import os
+import struct
+import unittest
+
+import harness
+
+CASE = os.path.join(harness.TOP, "tests/reference/gpt2_pretrain")
+
+# What float32 may differ by (PyTorch itself: about 1e-6).
+TOLERANCE = 2e-5
+
+
+def read_safetensors(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    length, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        assert entry["dtype"] == "F32", name
+        values = array.array("f")
+        values.frombytes(data[8 + length + begin:8 + length + end])
+        tensors[name] = (entry["shape"], values)
+    return tensors
+
+
+def relative_error(got, want):
+    difference = math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(got, want)))
+    return difference / max(math.sqrt(math.fsum(b * b for b in want)), 1e-6)
+
+
+class ReferenceTest(harness.JobTest):
+    def check(self, workers, micro_batch_size):
+        with open(os.path.join(CASE, "expected.json")) as f:
+            expected = json.load(f)
+        optimizer = expected["optimizer"]
+        steps = expected["steps"]
+        spec = self.spec(f"reference-{workers}-{micro_batch_size}")
+        spec["model"] = {"hugging_face_folder": CASE}
+        # One row of tokens.i32 is a sample; step s trains on the s-th group of rows.
+        spec["data"] = {"files": [os.path.join(CASE, "tokens.i32")], "format": "TOKENS_U32",
+                        "sequence_length": expected["row_tokens"] - 1, "stride": expected["row_tokens"],
+                        "order": "SEQUENTIAL"}
+        spec["batch"] = {"global_batch_size": expected["rows"], "micro_batch_size": micro_batch_size}
+        spec["schedule"] = {"max_steps": steps, "warmup_steps": optimizer["warmup_steps"], "decay": "COSINE",
+                            "peak_learning_rate": optimizer["peak_lr"],
+                            "min_learning_rate": optimizer["peak_lr"] * optimizer["min_ratio"]}
+        spec["optimizer"] = {"beta1": optimizer["beta1"], "beta2": optimizer["beta2"], "epsilon": optimizer["eps"],
+                             "weight_decay": optimizer["weight_decay"], "clip_norm": optimizer["clip"]}
+        spec["parallel"] = {"min_workers": workers}
+        self.start_cluster(workers)
+
+        job = self.submit(spec)
+        self.await_state(job, "COMPLETED")
+
+        rows = [r for r in self.metrics(job) if int(r.get("rank", 0)) == 0]
+        self.assertEqual(len(rows), steps)
+        for row, want in zip(rows, expected["log"]):
+            step = int(row.get("step", 0))
+            self.assertEqual(step, want["step"])
+            self.assertAlmostEqual(row["loss"], want["loss"], delta=TOLERANCE, msg=f"loss of step {step}")
+            self.assertAlmostEqual(row["gradient_norm"], want["grad_norm"], delta=TOLERANCE, msg=f"norm of step {step}")
+            self.assertAlmostEqual(row["learning_rate"], want["lr"], delta=1e-12, msg=f"rate of step {step}")
+            self.assertEqual(int(row["token_count"]), want["loss_tokens"])
+
+        got = read_safetensors(os.path.join(spec["output_directory"], "model", "model.safetensors"))
+        want = read_safetensors(os.path.join(CASE, "expected_final.safetensors"))
+        self.assertEqual(got.keys(), want.keys())
+        for name, (shape, values) in want.items():
+            self.assertEqual(got[name][0], shape, name)
+            self.assertLess(relative_error(got[name][1], values), TOLERANCE, name)
+
+    def test_one_worker(self):
+        self.check(workers=1, micro_batch_size=8)
+
+    def test_three_workers(self):
+        self.check(workers=3, micro_batch_size=1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

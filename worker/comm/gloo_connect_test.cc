@@ -1,0 +1,217 @@
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/comm/gloo_communicator.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using Listener = std::unique_ptr<GlooListener>;
+
+Listener MustListen(int rank, int world, GlooOptions options = {}) {
+  auto listener = GlooListener::Listen(rank, world, options, RealClock());
+  EXPECT_TRUE(listener.ok()) << listener.status();
+  return *std::move(listener);
+}
+
+std::vector<std::string> AddressesFor(int rank,
+                                      const std::vector<Listener>& listeners) {
+  std::vector<std::string> addresses;
+  for (const Listener& l : listeners) {
+    addresses.push_back(l->addresses()[rank]);
+  }
+  return addresses;
+}
+
+TEST(GlooConnectTest, BadArgumentsAreRefusedWithTheirValues) {
+  const auto refused = [](int rank, int world, const GlooOptions& options) {
+    const auto listener =
+        GlooListener::Listen(rank, world, options, RealClock());
+    EXPECT_EQ(listener.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(listener.status().message());
+  };
+
+  EXPECT_THAT(refused(2, 2, {}), HasSubstr("rank=2 world=2"));
+  EXPECT_THAT(refused(-1, 2, {}), HasSubstr("rank=-1"));
+  EXPECT_THAT(refused(0, 2, {.timeout = absl::ZeroDuration()}),
+              HasSubstr("timeout=0"));
+  EXPECT_THAT(refused(0, 2, {.host = "localhost"}), HasSubstr("localhost"));
+  EXPECT_THAT(refused(0, 2, {.session = std::string(500, 'x')}),
+              HasSubstr("500"));
+}
+
+TEST(GlooConnectTest, AnAddressOfAnotherHostCannotBeListenedOn) {
+  const auto listener =
+      GlooListener::Listen(0, 2, {.host = "192.0.2.1"}, RealClock());
+
+  EXPECT_EQ(listener.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(listener.status().message()), HasSubstr("192.0.2.1"));
+}
+
+TEST(GlooConnectTest, MalformedAddressesAreRefused) {
+  Listener listener = MustListen(0, 2);
+  const Instant deadline = RealClock().Now() + absl::Seconds(5);
+
+  EXPECT_EQ(listener->Connect({""}, deadline).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const auto status = listener->Connect({"", "nonsense"}, deadline).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+}
+
+// Whichever side dials: the rank that never calls Connect accepts by itself, so
+// that it is missed at the greeting.
+TEST(GlooConnectTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+  std::vector<Listener> listeners;
+  for (int r = 0; r < 3; ++r) listeners.push_back(MustListen(r, 3));
+  std::vector<absl::Status> results(2);
+
+  const absl::Time start = absl::Now();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      results[r] = listeners[r]
+                       ->Connect(AddressesFor(r, listeners),
+                                 RealClock().Now() + absl::Milliseconds(300))
+                       .status();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(290));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_THAT(
+      std::string(results[0].message()) + std::string(results[1].message()),
+      HasSubstr("rank 2 was silent"));
+}
+
+TEST(GlooConnectTest, ADeadListenerIsRefusedOrMissedByTheDeadline) {
+  std::vector<Listener> listeners;
+  for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
+  const auto addresses = AddressesFor(0, listeners);
+  listeners[1] = nullptr;
+
+  const absl::Time start = absl::Now();
+  const auto status =
+      listeners[0]
+          ->Connect(addresses, RealClock().Now() + absl::Milliseconds(300))
+          .status();
+
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+}
+
+TEST(GlooConnectTest, AbortEndsConnectBeforeAndWhileItWaits) {
+  for (const bool before : {true, false}) {
+    std::vector<Listener> listeners;
+    for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
+    const absl::Status why = absl::CancelledError("no longer wanted");
+    if (before) listeners[0]->Abort(why);
+    std::thread aborter([&] {
+      absl::SleepFor(absl::Milliseconds(50));
+      listeners[0]->Abort(why);
+    });
+
+    const absl::Time start = absl::Now();
+    const auto status = listeners[0]
+                            ->Connect(AddressesFor(0, listeners),
+                                      RealClock().Now() + absl::Minutes(5))
+                            .status();
+    aborter.join();
+
+    EXPECT_EQ(status, why);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  }
+}
+
+TEST(GlooConnectTest, AnotherSessionIsRefusedAndBothAreNamed) {
+  std::vector<Listener> listeners;
+  listeners.push_back(MustListen(0, 2, {.session = "jobs/a generation 7"}));
+  listeners.push_back(MustListen(1, 2, {.session = "jobs/a generation 6"}));
+  absl::Status other;
+  std::thread thread([&] {
+    other = listeners[1]
+                ->Connect(AddressesFor(1, listeners),
+                          RealClock().Now() + absl::Seconds(5))
+                .status();
+  });
+
+  const auto status = listeners[0]
+                          ->Connect(AddressesFor(0, listeners),
+                                    RealClock().Now() + absl::Seconds(5))
+                          .status();
+  thread.join();
+
+  EXPECT_FALSE(other.ok());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("generation 7"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("generation 6"));
+}
+
+TEST(GlooConnectTest, AnAbortOfTheListenerReachesItsCommunicator) {
+  std::vector<Listener> listeners;
+  for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
+  std::unique_ptr<Communicator> ends[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      auto end = listeners[r]->Connect(AddressesFor(r, listeners),
+                                       RealClock().Now() + absl::Seconds(30));
+      ASSERT_TRUE(end.ok()) << end.status();
+      ends[r] = *std::move(end);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  const absl::Status why = absl::CancelledError("stop");
+
+  listeners[0]->Abort(why);
+
+  EXPECT_EQ(ends[0]->Barrier(), why);
+  EXPECT_EQ(ends[1]->Barrier().code(), absl::StatusCode::kAborted);
+}
+
+// A generous deadline for connecting does not delay the time-out after it.
+TEST(GlooConnectTest, TheTimeoutHoldsFromTheFirstCollectiveOn) {
+  std::vector<Listener> listeners;
+  for (int r = 0; r < 2; ++r) {
+    listeners.push_back(MustListen(r, 2, {.timeout = absl::Milliseconds(300)}));
+  }
+  std::unique_ptr<Communicator> ends[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      auto end = listeners[r]->Connect(AddressesFor(r, listeners),
+                                       RealClock().Now() + absl::Minutes(5));
+      ASSERT_TRUE(end.ok()) << end.status();
+      ends[r] = *std::move(end);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+
+  const absl::Time start = absl::Now();
+  const absl::Status status = ends[0]->Barrier();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 1 was silent for 300ms in Barrier"));
+  EXPECT_EQ(ends[0]->failed_peer(), 1);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(290));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  // The one at fault learns what the others think of it.
+  const absl::Status other = ends[1]->Barrier();
+  EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(other.message()),
+              HasSubstr("rank 0 reports: rank 1 was silent"));
+}
+
+}  // namespace
+}  // namespace lockstep

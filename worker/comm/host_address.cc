@@ -1,0 +1,67 @@
+#include "worker/comm/host_address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lockstep {
+namespace {
+
+bool IsNumeric(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+std::string ToText(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr,
+              text, sizeof(text));
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& v6 =
+        reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(&v6)) return "";
+    inet_ntop(AF_INET6, &v6, text, sizeof(text));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> NumericHostAddress(const std::string& host) {
+  if (IsNumeric(host)) return host;
+
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    return absl::InternalError(
+        absl::StrCat("getifaddrs: ", std::strerror(errno)));
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first,
+                                                               &freeifaddrs);
+  std::set<std::string> names;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+      names.insert(i->ifa_name);
+      if (host != i->ifa_name) continue;
+      if (std::string text = ToText(i->ifa_addr); !text.empty()) return text;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "host=\"", host,
+      "\": expected a numeric address (names are not looked up) or one of the "
+      "interfaces ",
+      absl::StrJoin(names, ", ")));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+#include "worker/comm/host_address.h"
+
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+TEST(HostAddressTest, NumericAddressesStayAsTheyAre) {
+  for (const char* host : {"127.0.0.1", "10.1.2.3", "::1", "fd00::7"}) {
+    const auto address = NumericHostAddress(host);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(*address, host);
+  }
+}
+
+TEST(HostAddressTest, AnInterfaceGivesItsAddress) {
+  const auto address = NumericHostAddress("lo");
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(*address, "127.0.0.1");
+}
+
+// "localhost" is a name, and a name may mean anything on another day.
+TEST(HostAddressTest, NamesAreRefusedWithTheInterfacesThatWouldDo) {
+  for (const char* host :
+       {"localhost", "example.org", "", "127.0.0", "eth99"}) {
+    const auto address = NumericHostAddress(host);
+    EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(address.status().message().find("lo"), std::string::npos)
+        << address.status();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

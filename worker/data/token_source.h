@@ -1,0 +1,130 @@
+// The tokens of a job: files joined in order, cut into samples.
+//
+//   |<------------------ token_count ------------------>|
+//   |<----- training part ------>|<--- held-out part -->|
+//   [sample 0]
+//         [sample 1]                each sequence_length + 1 tokens;
+//         |<->| stride              held out: stride is sequence_length
+//
+// A sample may span files.  Files hold nothing but tokens.  Every token that is
+// delivered was checked against the vocabulary.
+//
+// Files stay open, but for the ones beyond kOpenFilesMax, which are opened for
+// each read.  They must not change while a job runs: one that was cut is
+// reported; one that was rewritten in place is not noticed.
+#ifndef WORKER_DATA_TOKEN_SOURCE_H_
+#define WORKER_DATA_TOKEN_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/data/random_access_file.h"
+
+namespace lockstep {
+
+// How bytes of the files become tokens.
+enum class TokenFormat {
+  kBytes,      // Each byte is a token.
+  kTokensU16,  // Little-endian, unsigned.
+  kTokensU32,  // Little-endian, unsigned; above 2^31 - 1 is in no vocabulary.
+};
+
+struct TokenSourceOptions {
+  std::vector<std::string> files;  // Paths, joined in this order.
+  TokenFormat format = TokenFormat::kBytes;
+  int64_t vocabulary = 0;       // Tokens are in [0, vocabulary); to 2^31.
+  int64_t sequence_length = 0;  // Predicted tokens of a sample; positive.
+  int64_t stride = 0;           // Between samples' first tokens; positive.
+  // Share of the tokens at the end that is held out, rounded to the nearest
+  // whole token: 0 to 0.5.
+  double held_out_fraction = 0;
+  int64_t held_out_samples_max = 0;  // The first ones; 0: all.
+};
+
+// Thread-safe.
+class TokenSource {
+ public:
+  // Beyond these, files are opened for each read: the usual limit of a process
+  // is 1,024.
+  static constexpr int kOpenFilesMax = 256;
+
+  // Up to this many bytes Fingerprint reads all of them.
+  static constexpr int64_t kFingerprintWholeBytesMax = int64_t{256} << 20;
+
+  // Opens every file and reads none.
+  //
+  // Errors (each names the field or the file, what is wrong and what would be
+  // right):
+  //   InvalidArgument: an option is out of range; a file is not a regular one,
+  //     is empty, or its size is not a multiple of the token's; there are too
+  //     few tokens for one sample to train on, or, when tokens are held out,
+  //     for one to evaluate on.
+  //   NotFound, PermissionDenied, ...: a file cannot be opened.
+  static absl::StatusOr<std::unique_ptr<TokenSource>> Open(
+      TokenSourceOptions options);
+
+  int64_t token_count() const { return token_count_; }
+  int64_t training_sample_count() const { return training_sample_count_; }
+  int64_t held_out_sample_count() const { return held_out_sample_count_; }
+  int64_t sequence_length() const { return options_.sequence_length; }
+
+  // tokens: (sequence_length + 1) of sample `sample`, which must be below
+  // training_sample_count().
+  //
+  // Errors:
+  //   InvalidArgument: a token is outside the vocabulary; names file, byte
+  //     offset, token and vocabulary.
+  //   DataLoss, Unavailable, ...: a file cannot be read, or has changed.
+  absl::Status ReadTrainingSample(int64_t sample, int32_t* tokens) const;
+
+  // The same for `sample` below held_out_sample_count().
+  absl::Status ReadHeldOutSample(int64_t sample, int32_t* tokens) const;
+
+  // 64 hexadecimal digits by which workers make sure that they see the same
+  // data: a SHA-256 of the number of files, their sizes in order, and contents:
+  // all bytes when there are at most kFingerprintWholeBytesMax, else 1,024
+  // blocks of 64 KiB evenly spread over the joined files, the first and last
+  // bytes among them.  So it reads at most 256 MiB (about a second).  Paths
+  // are not covered.  Of larger data, files that differ in size or order are
+  // always told apart, single bytes that differ outside the blocks are not.
+  //
+  // Errors: a file cannot be read.
+  absl::StatusOr<std::string> Fingerprint() const;
+
+ private:
+  struct DataFile {
+    std::string path;
+    int64_t first_byte = 0;  // In the joined files.
+    int64_t byte_count = 0;  // Positive.
+    std::optional<RandomAccessFile> open;
+  };
+
+  explicit TokenSource(TokenSourceOptions options)
+      : options_(std::move(options)) {}
+
+  absl::Status OpenFiles();
+  absl::Status CutSamples();
+  const DataFile& FileAt(int64_t joined_byte) const;
+  absl::Status ReadJoined(int64_t joined_byte, int64_t byte_count,
+                          unsigned char* out) const;
+  absl::Status ReadTokens(int64_t first_token, int32_t* tokens) const;
+  template <int kWidth>
+  absl::Status Convert(int64_t first_token, int32_t* tokens) const;
+
+  TokenSourceOptions options_;
+  std::vector<DataFile> files_;
+  int64_t token_count_ = 0;
+  int64_t training_token_count_ = 0;
+  int64_t training_sample_count_ = 0;
+  int64_t held_out_sample_count_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // WORKER_DATA_TOKEN_SOURCE_H_

@@ -1,0 +1,290 @@
+#include "worker/trainer/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "common/time_proto.h"
+#include "worker/comm/loopback_communicator.h"
+#include "worker/trainer/failure.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status Released() {
+  return absl::CancelledError("the generation was released");
+}
+
+double Ms(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
+
+}  // namespace
+
+Generation::Generation(Environment environment, Prepare prepare)
+    : environment_(std::move(environment)), prepare_(std::move(prepare)) {
+  held_.key = prepare_.key;
+  held_.rank = prepare_.rank;
+  thread_ = std::thread([this] { Run(); });
+}
+
+Generation::~Generation() {
+  Abort();
+  thread_.join();
+}
+
+void Generation::OnStart(Start start) {
+  MutexLock lock(&mutex_);
+  if (start.key != prepare_.key || start_.has_value()) return;
+  start_ = std::move(start);
+  changed_.SignalAll();
+}
+
+void Generation::OnCommitOutput() {
+  MutexLock lock(&mutex_);
+  commit_output_ = true;
+  changed_.SignalAll();
+}
+
+void Generation::Abort() {
+  MutexLock lock(&mutex_);
+  aborted_ = true;
+  changed_.SignalAll();
+  if (abortable_listener_ != nullptr) abortable_listener_->Abort(Released());
+  if (abortable_training_ != nullptr) abortable_training_->Abort(Released());
+}
+
+void Generation::Tell(Phase phase) {
+  held_.phase = phase;
+  LOG(INFO) << "generation" << Field("job", held_.key.job)
+            << Field("generation", held_.key.generation)
+            << Field("rank", held_.rank) << Field("phase", PhaseName(phase))
+            << (held_.failure.has_value()
+                    ? Field("reason", held_.failure->message)
+                    : "");
+  environment_.on_held(held_);
+}
+
+void Generation::Run() {
+  const absl::Status status = RunToTheEnd();
+  if (status.ok()) return;
+  {
+    MutexLock lock(&mutex_);
+    if (aborted_) return;
+  }
+  // The others must not wait for this rank.
+  if (training_ != nullptr) training_->Abort(status);
+  if (listener_ != nullptr) listener_->Abort(status);
+  Failure failure;
+  failure.cause = CauseOf(status);
+  failure.code = status.code();
+  failure.message = std::string(status.message());
+  failure.peer_rank = failed_peer_;
+  if (training_ != nullptr && training_->failed_peer().has_value()) {
+    failure.peer_rank = training_->failed_peer();
+  }
+  if (failure.cause != Failure::Cause::kPeer) failure.peer_rank.reset();
+  held_.failure = std::move(failure);
+  Tell(Phase::kFailed);
+}
+
+absl::Status Generation::RunToTheEnd() {
+  Tell(Phase::kPreparing);
+  RETURN_IF_ERROR(PrepareAll());
+  if (output_ != nullptr && output_->already_committed()) {
+    // An earlier generation was told to commit, did, and died before the
+    // coordinator knew.
+    held_.max_steps = job_->max_steps();
+    held_.committed_step_count = job_->max_steps();
+    Tell(Phase::kFinished);
+    return absl::OkStatus();
+  }
+  Tell(Phase::kJoined);
+  Start start;
+  {
+    MutexLock lock(&mutex_);
+    while (!start_.has_value() && !aborted_) changed_.Wait(&mutex_);
+    if (aborted_) return Released();
+    start = *start_;
+  }
+  Tell(Phase::kConnecting);
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Connect(start));
+  RETURN_IF_ERROR(training_->Join(std::move(communicator),
+                                  start.micro_batches[prepare_.rank],
+                                  start.first_step));
+  held_.addresses.clear();
+  held_.nonce.clear();
+  held_.committed_step_count = start.first_step;
+  Tell(Phase::kTraining);
+  RETURN_IF_ERROR(Train(start.first_step));
+  return Finish();
+}
+
+absl::Status Generation::PrepareAll() {
+  ASSIGN_OR_RETURN(job_, OpenedJob::Open(*prepare_.spec));
+  held_.max_steps = job_->max_steps();
+  if (prepare_.rank == 0) {
+    absl::StatusOr<std::unique_ptr<OutputDirectory>> output =
+        OutputDirectory::Claim(job_->spec().output_directory(), prepare_.key,
+                               environment_.random);
+    if (!output.ok()) {
+      return CausedBy(Failure::Cause::kJob, output.status());
+    }
+    output_ = *std::move(output);
+    if (output_->already_committed()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<HuggingFaceWriter>> writer =
+        HuggingFaceWriter::Create({
+            .temporary_folder = output_->model_path(),
+            .config = job_->model(),
+            .dropout = job_->spec().numerics().dropout(),
+            .source_folder = job_->source_folder(),
+        });
+    if (!writer.ok()) {
+      return CausedBy(Failure::Cause::kJob,
+                      Annotate(writer.status(), "output_directory"));
+    }
+    writer_ = *std::move(writer);
+    held_.nonce = output_->nonce();
+  }
+  ASSIGN_OR_RETURN(training_, Training::Create(*job_, *environment_.device,
+                                               *environment_.clock));
+  if (world() > 1) {
+    ASSIGN_OR_RETURN(listener_,
+                     GlooListener::Listen(
+                         prepare_.rank, world(),
+                         {.host = environment_.listen_host,
+                          .timeout = environment_.collective_timeout,
+                          .session = absl::StrCat(prepare_.key.job.value, "/",
+                                                  prepare_.key.generation)},
+                         *environment_.clock));
+    held_.addresses = listener_->addresses();
+  }
+  MutexLock lock(&mutex_);
+  if (aborted_) return Released();
+  abortable_training_ = training_.get();
+  abortable_listener_ = listener_.get();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(
+    const Start& start) {
+  if (static_cast<int>(start.micro_batches.size()) != world() ||
+      static_cast<int>(start.peer_addresses.size()) != world()) {
+    return absl::InternalError(absl::StrCat(
+        "start: expected ", world(), " ranks, got ", start.micro_batches.size(),
+        " ranges and ", start.peer_addresses.size(), " addresses"));
+  }
+  if (prepare_.rank != 0) {
+    RETURN_IF_ERROR(CausedBy(
+        Failure::Cause::kJob,
+        OutputDirectory::Verify(job_->spec().output_directory(), start.nonce)));
+  }
+  if (world() == 1) return std::move(MakeLoopbackGroup(1).front());
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      listener_->Connect(
+          start.peer_addresses,
+          environment_.clock->Now() + environment_.connect_timeout);
+  if (!communicator.ok()) {
+    failed_peer_ = listener_->failed_peer();
+    return CausedBy(Failure::Cause::kPeer, communicator.status());
+  }
+  return communicator;
+}
+
+absl::Status Generation::Train(int64_t first_step) {
+  for (int64_t step = first_step; step < job_->max_steps(); ++step) {
+    absl::StatusOr<StepOutcome> outcome = training_->Step();
+    if (!outcome.ok()) {
+      return CausedBy(CauseOf(outcome.status()),
+                      Annotate(outcome.status(), absl::StrCat("step ", step)));
+    }
+    std::optional<EvaluationOutcome> evaluation;
+    if (job_->EvaluatesAfter(step)) {
+      ASSIGN_OR_RETURN(evaluation, training_->Evaluate());
+    }
+    held_.committed_step_count = step + 1;
+    Report(*outcome, evaluation);
+    // One step, after the first ones have warmed everything up.
+    if (step == first_step + 2) LogTrace(*outcome);
+  }
+  // A connection that breaks after this is no incident.
+  return training_->Barrier();
+}
+
+absl::Status Generation::Finish() {
+  if (prepare_.rank == 0) {
+    ASSIGN_OR_RETURN(const float* weights, training_->Weights());
+    RETURN_IF_ERROR(writer_->Write(weights));
+  }
+  Tell(Phase::kOutputReady);
+  {
+    MutexLock lock(&mutex_);
+    while (!commit_output_ && !aborted_) changed_.Wait(&mutex_);
+    if (aborted_ || prepare_.rank != 0) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(CausedBy(Failure::Cause::kJob, output_->Commit()));
+  Tell(Phase::kFinished);
+  return absl::OkStatus();
+}
+
+void Generation::Report(const StepOutcome& step,
+                        const std::optional<EvaluationOutcome>& evaluation) {
+  v1::StepMetrics m;
+  m.set_job(absl::StrCat("jobs/", held_.key.job.value));
+  m.set_generation(held_.key.generation);
+  m.set_step(step.step);
+  m.set_rank(held_.rank);
+  m.set_worker(absl::StrCat("workers/", environment_.worker.value));
+  *m.mutable_end_time() = TimeToProto(environment_.clock->WallNow());
+  m.set_loss(step.result.loss.mean());
+  m.set_gradient_norm(step.result.gradient_norm);
+  m.set_learning_rate(step.learning_rate);
+  m.set_token_count(step.result.loss.token_count);
+  m.set_micro_batch_count(static_cast<int32_t>(step.micro_batch_count));
+  m.set_skipped(step.result.skipped());
+  *m.mutable_step_duration() = DurationToProto(step.duration);
+  *m.mutable_data_wait() = DurationToProto(step.data_wait);
+  *m.mutable_forward() = DurationToProto(step.forward);
+  *m.mutable_backward() = DurationToProto(step.backward);
+  *m.mutable_exposed_communication() = DurationToProto(step.trace.exposed);
+  *m.mutable_update() = DurationToProto(step.update);
+  *m.mutable_communication() = DurationToProto(step.trace.communication);
+  m.set_sent_bytes(step.trace.sent_bytes);
+  m.set_bucket_count(static_cast<int32_t>(step.trace.buckets.size()));
+  m.set_overlapped_bucket_count(static_cast<int32_t>(
+      std::count_if(step.trace.buckets.begin(), step.trace.buckets.end(),
+                    [&](const BucketTrace& b) {
+                      return b.start < step.trace.backward_end;
+                    })));
+  if (evaluation.has_value()) {
+    m.set_held_out_loss(evaluation->loss.mean());
+    m.set_held_out_token_count(evaluation->loss.token_count);
+    *m.mutable_evaluation() = DurationToProto(evaluation->duration);
+  }
+  environment_.on_step(m);
+}
+
+void Generation::LogTrace(const StepOutcome& step) const {
+  std::string buckets;
+  for (const BucketTrace& b : step.trace.buckets) {
+    if (buckets.size() > 2000) {
+      absl::StrAppend(&buckets, " ...");
+      break;
+    }
+    absl::StrAppendFormat(
+        &buckets, "%s%s:%.1f-%.1f", buckets.empty() ? "" : " ",
+        job_->layout().units[b.unit].name, Ms(b.start), Ms(b.end));
+  }
+  LOG(INFO) << "step trace, in milliseconds from the step's start"
+            << Field("job", held_.key.job) << Field("step", step.step)
+            << Field("rank", held_.rank)
+            << Field("backward_end", Ms(step.trace.backward_end))
+            << Field("communication", Ms(step.trace.communication))
+            << Field("exposed", Ms(step.trace.exposed))
+            << Field("step_end", Ms(step.duration))
+            << Field("reductions", buckets);
+}
+
+}  // namespace lockstep

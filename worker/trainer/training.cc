@@ -1,0 +1,291 @@
+#include "worker/trainer/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/sha256.h"
+#include "common/spec.h"
+#include "common/status.h"
+#include "worker/trainer/failure.h"
+
+namespace lockstep {
+namespace {
+
+// A spike is skipped; after so many skipped steps in a row there is nothing to
+// wait for.  The unit of a sum is widest after a skipped step.
+constexpr int kSkippedInARowMax = 5;
+
+// Adds the time from its making to its end to a sum.
+class Stopwatch {
+ public:
+  Stopwatch(Clock& clock, absl::Duration& sum)
+      : clock_(clock), sum_(sum), start_(clock.Now()) {}
+  ~Stopwatch() { sum_ += clock_.Now() - start_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  Clock& clock_;
+  absl::Duration& sum_;
+  const Instant start_;
+};
+
+}  // namespace
+
+// Lets an abort end backward between two tensors.
+class Training::Sink : public GradientSink {
+ public:
+  explicit Sink(Training& training) : training_(training) {}
+  absl::Status Contribute(int tensor, const float* gradient) override {
+    if (training_.is_aborted_) return training_.aborted();
+    return training_.reducer_->Contribute(tensor, gradient);
+  }
+  absl::Status UnitDone(int unit) override {
+    return training_.reducer_->UnitDone(unit);
+  }
+
+ private:
+  Training& training_;
+};
+
+absl::StatusOr<std::unique_ptr<Training>> Training::Create(
+    const OpenedJob& job, kernels::Device& device, Clock& clock) {
+  auto training = std::unique_ptr<Training>(new Training(job, device, clock));
+  RETURN_IF_ERROR(training->Allocate());
+  return training;
+}
+
+absl::Status Training::Allocate() {
+  const v1::JobSpec& spec = job_.spec();
+  const Layout& layout = job_.layout();
+  ASSIGN_OR_RETURN(stream_, device_.CreateStream());
+  const int64_t bytes = layout.element_count * int64_t{sizeof(float)};
+  ASSIGN_OR_RETURN(parameters_, device_.Allocate(bytes));
+  host_weights_.resize(layout.element_count);
+  RETURN_IF_ERROR(job_.LoadWeights(host_weights_.data()));
+  Sha256 digest;
+  digest.Update(host_weights_.data(), bytes);
+  weights_digest_ = digest.HexDigest();
+  RETURN_IF_ERROR(
+      stream_->CopyToDevice(parameters_->data(), host_weights_.data(), bytes));
+  ASSIGN_OR_RETURN(
+      decoder_,
+      Decoder::Create(job_.model(), layout, spec.batch().micro_batch_size(),
+                      spec.data().sequence_length(), *stream_));
+  const v1::OptimizerSpec& optimizer = spec.optimizer();
+  ASSIGN_OR_RETURN(optimizer_,
+                   Optimizer::Create(layout,
+                                     {.beta1 = optimizer.beta1(),
+                                      .beta2 = optimizer.beta2(),
+                                      .epsilon = optimizer.epsilon(),
+                                      .weight_decay = optimizer.weight_decay(),
+                                      .clip_norm = optimizer.clip_norm()},
+                                     *stream_));
+  unit_histories_.resize(layout.tensors.size());
+  return stream_->Synchronize();
+}
+
+absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
+                            const MicroBatchRange& range, int64_t first_step) {
+  LS_CHECK(comm_ == nullptr);
+  const v1::JobSpec& spec = job_.spec();
+  range_ = range;
+  next_step_ = first_step;
+  {
+    MutexLock lock(&mutex_);
+    comm_ = std::make_unique<CommThread>(std::move(communicator));
+    if (!abort_.ok()) comm_->Abort(abort_);
+  }
+  ASSIGN_OR_RETURN(reducer_,
+                   GradientReducer::Create(
+                       job_.layout(),
+                       {.bucket_bytes = spec.parallel().bucket_bytes(),
+                        .overlap = spec.parallel().overlap(),
+                        .scale = {.micro_batch_count = job_.micro_batch_count(),
+                                  .nominal_token_count = TokensPerStep(spec)},
+                        .inputs = {.spec = job_.spec_digest(),
+                                   .data = job_.data_digest(),
+                                   .weights = weights_digest_}},
+                       *stream_, *comm_, clock_));
+  RETURN_IF_ERROR(Blame(reducer_->ComparePlans()));
+  ASSIGN_OR_RETURN(std::unique_ptr<MicroBatchReader> reader,
+                   MicroBatchReader::Create(
+                       &job_.tokens(),
+                       {.seed = spec.numerics().seed(),
+                        .order = job_.order(),
+                        .global_batch_size = spec.batch().global_batch_size(),
+                        .micro_batch_size = spec.batch().micro_batch_size(),
+                        .range = range,
+                        .first_step = first_step,
+                        .end_step = job_.max_steps()}));
+  MutexLock lock(&mutex_);
+  reader_ = std::move(reader);
+  if (!abort_.ok()) reader_->Cancel();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepOutcome> Training::Step() {
+  absl::StatusOr<StepOutcome> outcome = TakeStep();
+  // The other ranks must not wait for this one.
+  if (!outcome.ok()) Abort(outcome.status());
+  return outcome;
+}
+
+absl::StatusOr<StepOutcome> Training::TakeStep() {
+  StepOutcome outcome;
+  outcome.step = next_step_;
+  outcome.learning_rate = LearningRate(job_.schedule(), next_step_);
+  outcome.micro_batch_count = range_.count;
+  const Instant start = clock_.Now();
+  const std::vector<int> exponents = UnitExponents(
+      unit_histories_, {.micro_batch_count = job_.micro_batch_count(),
+                        .nominal_token_count = TokensPerStep(job_.spec())});
+  RETURN_IF_ERROR(Blame(reducer_->BeginStep(exponents, range_.count)));
+  for (int64_t i = 0; i < range_.count; ++i) {
+    if (is_aborted_) return aborted();
+    RETURN_IF_ERROR(RunMicroBatch(outcome));
+  }
+  absl::StatusOr<StepResult> result = reducer_->Commit({.plan_version = 1});
+  if (!result.ok()) return Blame(result.status());
+  outcome.result = *std::move(result);
+  {
+    Stopwatch watch(clock_, outcome.update);
+    RETURN_IF_ERROR(optimizer_->Apply(outcome.result, outcome.learning_rate,
+                                      reducer_->sums(),
+                                      parameters_->as<float>()));
+    for (size_t t = 0; t < unit_histories_.size(); ++t) {
+      const TensorResult& tensor = outcome.result.tensors[t];
+      if (outcome.result.skipped()) {
+        ResetUnit(unit_histories_[t]);
+      } else {
+        AdvanceUnit(unit_histories_[t], tensor.exponent, tensor.max_sum);
+      }
+    }
+    RETURN_IF_ERROR(stream_->Synchronize());
+  }
+  outcome.trace = reducer_->trace();
+  outcome.duration = clock_.Now() - start;
+  ++next_step_;
+  skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= kSkippedInARowMax) {
+    return CausedBy(
+        Failure::Cause::kJob,
+        absl::OutOfRangeError(absl::StrCat(
+            "steps ", next_step_ - skipped_in_a_row_, " to ", next_step_ - 1,
+            " all had ",
+            outcome.result.loss_not_finite
+                ? "a loss that is not finite"
+                : "a gradient that is not finite or too large to sum",
+            "; lower schedule.peak_learning_rate, lengthen "
+            "schedule.warmup_steps, or look at the data")));
+  }
+  return outcome;
+}
+
+absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
+  MicroBatch batch;
+  {
+    Stopwatch watch(clock_, outcome.data_wait);
+    absl::StatusOr<MicroBatch> next = reader_->Next();
+    if (!next.ok()) {
+      if (is_aborted_) return aborted();
+      return CausedBy(Failure::Cause::kJob, next.status());
+    }
+    batch = *next;
+  }
+  LS_CHECK(batch.step == next_step_);
+  {
+    Stopwatch watch(clock_, outcome.forward);
+    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, parameters_->as<float>()));
+    // Where work is only enqueued, the time would show up later.
+    RETURN_IF_ERROR(stream_->Synchronize());
+  }
+  {
+    Stopwatch watch(clock_, outcome.backward);
+    Sink sink(*this);
+    ASSIGN_OR_RETURN(const LossSum loss, decoder_->Backward(sink));
+    RETURN_IF_ERROR(reducer_->EndMicroBatch(loss));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EvaluationOutcome> Training::Evaluate() {
+  EvaluationOutcome outcome;
+  Stopwatch watch(clock_, outcome.duration);
+  absl::StatusOr<ExactLoss> loss = SumHeldOutLoss();
+  if (!loss.ok()) {
+    Abort(loss.status());
+    return loss.status();
+  }
+  outcome.loss = *loss;
+  return outcome;
+}
+
+absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
+  const int64_t rows = job_.spec().batch().micro_batch_size();
+  const int64_t row_tokens = job_.tokens().sequence_length() + 1;
+  const int64_t count = job_.tokens().held_out_sample_count();
+  std::vector<int32_t> tokens(rows * row_tokens);
+  ExactLoss mine;
+  // Batches are cut in one way, whoever takes them.
+  for (int64_t batch = comm_->rank(); batch * rows < count;
+       batch += comm_->world()) {
+    if (is_aborted_) return aborted();
+    const int64_t row_count = std::min(rows, count - batch * rows);
+    for (int64_t row = 0; row < row_count; ++row) {
+      RETURN_IF_ERROR(
+          CausedBy(Failure::Cause::kJob,
+                   job_.tokens().ReadHeldOutSample(batch * rows + row,
+                                                   &tokens[row * row_tokens])));
+    }
+    ASSIGN_OR_RETURN(
+        const LossSum loss,
+        decoder_->Evaluate(tokens.data(), parameters_->as<float>(), row_count));
+    mine.Add(loss);
+  }
+  absl::StatusOr<ExactLoss> sum = SumOverRanks(*comm_, mine);
+  if (!sum.ok()) return Blame(sum.status());
+  return sum;
+}
+
+absl::Status Training::Barrier() {
+  return Blame(comm_->Run([](Communicator& c) { return c.Barrier(); }));
+}
+
+absl::StatusOr<const float*> Training::Weights() {
+  RETURN_IF_ERROR(stream_->CopyToHost(
+      host_weights_.data(), parameters_->data(),
+      job_.layout().element_count * int64_t{sizeof(float)}));
+  RETURN_IF_ERROR(stream_->Synchronize());
+  return host_weights_.data();
+}
+
+absl::Status Training::Blame(absl::Status status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return CausedBy(Failure::Cause::kPeer, std::move(status));
+    case absl::StatusCode::kFailedPrecondition:
+      return CausedBy(Failure::Cause::kJob, std::move(status));
+    default:
+      return status;
+  }
+}
+
+void Training::Abort(absl::Status why) {
+  LS_CHECK(!why.ok());
+  MutexLock lock(&mutex_);
+  if (abort_.ok()) abort_ = why;
+  is_aborted_ = true;
+  if (comm_ != nullptr) comm_->Abort(why);
+  if (reader_ != nullptr) reader_->Cancel();
+}
+
+absl::Status Training::aborted() const {
+  MutexLock lock(&mutex_);
+  return abort_;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,136 @@
+// The training state of one rank, and the steps that advance it.  ZeRO stage 0:
+// every rank has all of it.
+#ifndef WORKER_TRAINER_TRAINING_H_
+#define WORKER_TRAINER_TRAINING_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/micro_batches.h"
+#include "kernels/device.h"
+#include "worker/comm/comm_thread.h"
+#include "worker/data/micro_batch_reader.h"
+#include "worker/model/decoder.h"
+#include "worker/parallel/gradient_reducer.h"
+#include "worker/parallel/optimizer.h"
+#include "worker/trainer/job.h"
+
+namespace lockstep {
+
+// What a committed step was like, at this rank.
+struct StepOutcome {
+  int64_t step = 0;
+  StepResult result;  // The same on all ranks.
+  double learning_rate = 0;
+  int64_t micro_batch_count = 0;  // That this rank ran.
+  absl::Duration duration;
+  absl::Duration data_wait;
+  absl::Duration forward;
+  absl::Duration backward;
+  absl::Duration update;
+  StepTrace trace;
+};
+
+// What an evaluation gave, the same on all ranks.
+struct EvaluationOutcome {
+  ExactLoss loss;
+  absl::Duration duration;  // At this rank.
+};
+
+// Made in two phases: memory is taken and weights are loaded before the other
+// ranks are there, then it is joined to them.  Belongs to one thread, but for
+// Abort.
+class Training {
+ public:
+  // `job`, `device` and `clock` must outlive this.
+  //
+  // Errors: not enough memory; the job's, where its model cannot be read.
+  static absl::StatusOr<std::unique_ptr<Training>> Create(
+      const OpenedJob& job, kernels::Device& device, Clock& clock);
+
+  // Joins the ranks of `communicator`; this one runs `range` of every step,
+  // from `first_step` on.  Once.
+  //
+  // Errors:
+  //   FailedPrecondition (the job's): ranks differ in plan, data or weights;
+  //     names which and in what.
+  //   Otherwise: a peer's, or not enough memory.
+  absl::Status Join(std::unique_ptr<Communicator> communicator,
+                    const MicroBatchRange& range, int64_t first_step);
+
+  // The next step.
+  //
+  // Errors, each of which ends the training on all ranks: the job's (a token
+  // outside the vocabulary, steps that never become finite), a peer's, or this
+  // worker's.  The step is not committed.
+  absl::StatusOr<StepOutcome> Step();
+
+  // The mean loss over the held-out part, this rank doing its share.  Errors as
+  // Step's.
+  absl::StatusOr<EvaluationOutcome> Evaluate();
+
+  // Returns once every rank has called it.
+  absl::Status Barrier();
+
+  // The weights: (layout.element_count) host memory, valid until the next step.
+  absl::StatusOr<const float*> Weights();
+
+  // The rank whose connection failed first, if one did.
+  std::optional<int> failed_peer() const {
+    return comm_ == nullptr ? std::nullopt : comm_->failed_peer();
+  }
+
+  // Makes whatever runs, now or later, end with `why`, within the time of one
+  // tensor's gradient or one forward pass.  Thread-safe.
+  void Abort(absl::Status why);
+
+ private:
+  class Sink;
+
+  Training(const OpenedJob& job, kernels::Device& device, Clock& clock)
+      : job_(job), device_(device), clock_(clock) {}
+  absl::Status Allocate();
+  absl::StatusOr<StepOutcome> TakeStep();
+  absl::StatusOr<ExactLoss> SumHeldOutLoss();
+  absl::Status RunMicroBatch(StepOutcome& outcome);
+  // Blames a collective's error on the peer, and what all ranks see on the job.
+  static absl::Status Blame(absl::Status status);
+  absl::Status aborted() const;
+
+  const OpenedJob& job_;
+  kernels::Device& device_;
+  Clock& clock_;
+  int64_t next_step_ = 0;
+  int skipped_in_a_row_ = 0;
+
+  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::Buffer> parameters_;
+  std::string weights_digest_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<UnitHistory> unit_histories_;
+
+  // Once joined.  `comm_` and `reader_` are also used by Abort.
+  MicroBatchRange range_;
+  mutable Mutex mutex_;
+  absl::Status abort_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> is_aborted_{false};
+  std::unique_ptr<CommThread> comm_;
+  std::unique_ptr<MicroBatchReader> reader_;
+  // After `comm_`, which it waits for at its end.
+  std::unique_ptr<GradientReducer> reducer_;
+
+  std::vector<float> host_weights_;
+};
+
+}  // namespace lockstep
+
+#endif  // WORKER_TRAINER_TRAINING_H_
