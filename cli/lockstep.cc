@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/job_commands.h"
+#include "cli/model_commands.h"
 #include "cli/monitor_commands.h"
 #include "cli/nearest_name.h"
 #include "cli/run_command.h"
@@ -72,6 +73,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   AddRunCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
+  AddModelCommands(&app, &line);
 
   if (args.empty()) {
     env.err << app.help() << std::flush;
