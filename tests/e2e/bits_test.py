@@ -1,4 +1,5 @@
 """The same bits, whatever the number of workers and threads, buckets, overlap, failures."""
+import os
 import signal
 import unittest
 
@@ -6,8 +7,9 @@ import harness
 
 
 class BitsTest(harness.JobTest):
-    def hash_with(self, name, workers=1, threads=1, seed=7, **parallel):
-        spec = self.spec(name, numerics={"seed": seed}, parallel={"min_workers": workers, **parallel})
+    def hash_with(self, name, workers=1, threads=1, seed=7, steps=12, **parallel):
+        spec = self.spec(name, numerics={"seed": seed}, schedule={"max_steps": steps},
+                         parallel={"min_workers": workers, **parallel})
         self.run_job(spec, workers=workers, threads=threads)
         return self.hash_of(spec)
 
@@ -31,10 +33,13 @@ class BitsTest(harness.JobTest):
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
 
+    # Long enough to be hit in the middle.
+    LONG = 250
+
     def test_a_killed_worker_changes_nothing(self):
-        base = self.hash_with("base")
+        base = self.hash_with("base", steps=self.LONG)
         self.start_cluster(3)
-        spec = self.spec("killed", parallel={"min_workers": 3})
+        spec = self.spec("killed", schedule={"max_steps": self.LONG}, parallel={"min_workers": 3})
 
         job = self.submit(spec)
         self.await_step(job, 3)
@@ -47,18 +52,17 @@ class BitsTest(harness.JobTest):
         # Each step is listed once, by the ranks of the generation that took it last.
         rows = self.metrics(job)
         self.assertEqual(sorted((int(r.get("step", 0)), int(r.get("rank", 0))) for r in rows),
-                         [(s, r) for s in range(12) for r in range(3)])
+                         [(s, r) for s in range(self.LONG) for r in range(3)])
 
     def test_a_killed_trainer_changes_nothing(self):
-        base = self.hash_with("base")
+        base = self.hash_with("base", steps=self.LONG)
         self.start_cluster(2)
-        spec = self.spec("killed", parallel={"min_workers": 2})
+        spec = self.spec("killed", schedule={"max_steps": self.LONG}, parallel={"min_workers": 2})
 
         job = self.submit(spec)
         self.await_step(job, 2)
         children = self.daemons[1].children()
         self.assertEqual(len(children), 1)
-        import os
         os.kill(children[0], signal.SIGKILL)
         done = self.await_state(job, "COMPLETED")
 

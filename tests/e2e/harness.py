@@ -221,7 +221,8 @@ class JobTest(unittest.TestCase):
         return json.loads(out.stdout).get("workers", [])
 
     def metrics(self, job):
-        return [json.loads(line) for line in self.lockstep("metrics", job, "--json").stdout.splitlines() if line]
+        lines = self.lockstep("metrics", job, "--json").stdout.splitlines()
+        return [json.loads(line) for line in lines if line]
 
     def await_state(self, job, *states):
         """Waits for one of the states and returns the job."""
