@@ -6,7 +6,9 @@ Private by default; tests link GoogleTest and its main.
 load("//bazel:copts.bzl", "COPTS")
 
 def cc_library(copts = [], **kwargs):
-    native.cc_library(copts = COPTS + copts, **kwargs)
+    # Static only: nothing here is loaded as a shared library, and a second,
+    # position-independent object of every file would double the build.
+    native.cc_library(copts = COPTS + copts, linkstatic = True, **kwargs)
 
 def cc_binary(copts = [], **kwargs):
     native.cc_binary(copts = COPTS + copts, **kwargs)

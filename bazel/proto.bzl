@@ -45,6 +45,7 @@ def cc_proto_library(name, srcs, deps = [], grpc = False, visibility = None):
         srcs = [o for o in outs if o.endswith(".cc")],
         hdrs = [o for o in outs if o.endswith(".h")],
         copts = ["-w"],
+        linkstatic = True,
         includes = ["."] if package == "proto" else [],
         deps = deps + (["//bazel/deps:grpc"] if grpc else []) + ["//bazel/deps:protobuf"],
         visibility = visibility,

@@ -198,7 +198,12 @@ class Client::Impl {
     const absl::Status status = call(&context);
     MutexLock lock(&mutex_);
     contexts_.erase(&context);
-    return cancelled_ ? Cancelled() : status;
+    if (cancelled_) return Cancelled();
+    // A server that stops without waiting ends its calls like this.
+    if (status.code() == absl::StatusCode::kCancelled) {
+      return absl::UnavailableError("the coordinator ended the call");
+    }
+    return status;
   }
 
   absl::Status Pause(absl::Duration pause) {

@@ -13,8 +13,33 @@ namespace lockstep::cli {
 namespace {
 
 constexpr char kConnection[] = "Connection";
+constexpr size_t kHelpColumns = 80;
+
+// `text` in lines of at most `columns`, broken between words.
+std::string Wrap(absl::string_view text, size_t columns) {
+  std::string wrapped;
+  size_t column = 0;
+  for (absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (column > 0 && column + 1 + word.size() > columns) {
+      wrapped += '\n';
+      column = 0;
+    } else if (column > 0) {
+      wrapped += ' ';
+      ++column;
+    }
+    // Of two blanks between sentences that are broken none is left.
+    if (column == 0 && word.empty()) continue;
+    absl::StrAppend(&wrapped, word);
+    column += word.size();
+  }
+  return wrapped;
+}
 
 }  // namespace
+
+std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
+  return Wrap(option->get_description(), kHelpColumns - kOptionColumns);
+}
 
 void AddConnectionOptions(CLI::App* command, CommandLine* line) {
   command

@@ -28,6 +28,16 @@ struct CommandLine {
   std::function<int()> run;
 };
 
+// Help whose lines fit 80 columns: descriptions are broken between words.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kOptionColumns); }
+  std::string make_option_desc(const CLI::Option* option) const override;
+
+ private:
+  static constexpr size_t kOptionColumns = 28;
+};
+
 // Adds --coordinator and --timeout to `command`.
 void AddConnectionOptions(CLI::App* command, CommandLine* line);
 

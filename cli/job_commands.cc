@@ -25,10 +25,10 @@ constexpr char kJobs[] = "jobs/";
 
 CLI::Option* AddJobArgument(CLI::App* command, std::string* name) {
   return command
-      ->add_option("job", *name,
+      ->add_option("JOB", *name,
                    "The job, as submit and list show it; \"jobs/\" may be "
                    "left out")
-      ->type_name("JOB")
+      ->type_name("")
       ->required();
 }
 
@@ -79,13 +79,14 @@ void AddSubmit(CLI::App* app, CommandLine* line) {
                    "one's name.  Default: a fresh one")
       ->type_name("ID");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nExamples:\n"
-      "  lockstep submit job.yaml\n"
-      "  lockstep submit job.yaml --watch --set batch.global_batch_size=64 "
-      "--set 'data.files=[a.txt, b.txt]'\n"
-      "  job=$(lockstep submit job.yaml) && lockstep watch $job\n"
-      "\ndocs/job-file.md explains every field of a job file.");
+  command->footer(R"(
+Examples:
+  lockstep submit job.yaml
+  lockstep submit job.yaml --watch --set batch.global_batch_size=64
+  lockstep submit job.yaml --set 'data.files=[a.txt, b.txt]'
+  job=$(lockstep submit job.yaml) && lockstep watch $job
+
+docs/job-file.md explains every field of a job file.)");
   command->callback([options, line] {
     line->run = [options, line] { return Submit(*options, *line); };
   });
@@ -167,12 +168,13 @@ void AddGet(CLI::App* app, CommandLine* line) {
                  "Its specification, all defaults filled in, as a job file")
       ->excludes(json);
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nExamples:\n"
-      "  lockstep get jobs/a1\n"
-      "  lockstep get a1 --yaml > again.yaml   # edit, submit\n"
-      "  lockstep get a1 --json | jq .progress.loss\n"
-      "\nLosses are in nats a token.");
+  command->footer(R"(
+Examples:
+  lockstep get jobs/a1
+  lockstep get a1 --yaml > again.yaml   # edit, submit
+  lockstep get a1 --json | jq .progress.loss
+
+Losses are in nats a token.)");
   command->callback([options, line] {
     line->run = [options, line] { return Get(*options, *line); };
   });
@@ -264,15 +266,16 @@ void AddList(CLI::App* app, CommandLine* line) {
   command
       ->add_option("--limit", options->limit, "At most so many.  Default: 20")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}).description(""));
   command->add_flag("--json", options->json,
                     "All of them, in the JSON form of the API");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nExamples:\n"
-      "  lockstep list --state QUEUED --state RUNNING\n"
-      "  lockstep list --json | jq -r '.jobs[].name'\n"
-      "\nLosses are in nats a token.");
+  command->footer(R"(
+Examples:
+  lockstep list --state QUEUED --state RUNNING
+  lockstep list --json | jq -r '.jobs[].name'
+
+Losses are in nats a token.)");
   command->callback([options, line] {
     line->run = [options, line] { return List(*options, *line); };
   });
@@ -286,12 +289,13 @@ void AddWatch(CLI::App* app, CommandLine* line) {
       "watch", "Show a job until it has ended; the exit code says how");
   AddJobArgument(command, name.get());
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nOn a terminal one line is kept up to date; elsewhere every change is "
-      "a line, steps\nat most once a second.  Losses are in nats a token.  "
-      "The coordinator may restart\nmeanwhile.\n"
-      "\nExample:\n"
-      "  lockstep watch jobs/a1 && echo trained");
+  command->footer(R"(
+On a terminal one line is kept up to date; elsewhere every change is a line,
+steps at most once a second.  Losses are in nats a token.  The coordinator may
+restart meanwhile.
+
+Example:
+  lockstep watch jobs/a1 && echo trained)");
   command->callback([name, line] {
     line->run = [name, line]() -> int {
       const auto client = Connect(*line);
@@ -332,10 +336,11 @@ void AddCancel(CLI::App* app, CommandLine* line) {
                    "Shown with the job and in logs; at most 1,000 bytes")
       ->type_name("TEXT");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nWhat the job wrote so far stays, except unfinished files.\n"
-      "\nExample:\n"
-      "  lockstep cancel jobs/a1 --reason 'wrong data'");
+  command->footer(R"(
+What the job wrote so far stays, except unfinished files.
+
+Example:
+  lockstep cancel jobs/a1 --reason 'wrong data')");
   command->callback([options, line] {
     line->run = [options, line] { return Cancel(*options, *line); };
   });
@@ -352,8 +357,8 @@ void AddJobCommands(CLI::App* app, CommandLine* line) {
 }
 
 void AddJobFileOptions(CLI::App* command, JobFileOptions* options) {
-  command->add_option("file", options->path, "The job, in YAML or JSON")
-      ->type_name("FILE")
+  command->add_option("FILE", options->path, "The job, in YAML or JSON")
+      ->type_name("")
       ->required();
   command
       ->add_option("--set", options->assignments,

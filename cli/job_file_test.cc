@@ -508,6 +508,13 @@ TEST(JobFileTest, EverySpecPrintsAsAFileThatReadsAsTheSame) {
   EXPECT_EQ(SpecOf(SpecToYaml(v1::JobSpec())), "");
 }
 
+TEST(JobFileTest, TheExampleOfTheDocumentationIsSound) {
+  const auto file = JobFile::Read("docs/example-job.yaml");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto resolved = ResolveJobSpec(file->spec());
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+}
+
 TEST(JobFileTest, ReadTakesPathsRelativeToTheFile) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / "job_file_test";

@@ -1,11 +1,14 @@
 #include "cli/lockstep.h"
 
+#include <memory>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/job_commands.h"
+#include "cli/model_commands.h"
 #include "cli/monitor_commands.h"
 #include "cli/nearest_name.h"
 #include "cli/run_command.h"
@@ -66,10 +69,11 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   CommandLine line{env};
   app.require_subcommand(1);
   app.footer(kFooter);
-  app.get_formatter()->column_width(28);
+  app.formatter(std::make_shared<HelpFormatter>());
   AddRunCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
+  AddModelCommands(&app, &line);
 
   if (args.empty()) {
     env.err << app.help() << std::flush;

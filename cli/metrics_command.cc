@@ -120,8 +120,8 @@ void AddMetricsCommand(CLI::App* app, CommandLine* line) {
   CLI::App* command = app->add_subcommand(
       "metrics", "Show what each rank reported of each step");
   command
-      ->add_option("job", options->name, "The job; \"jobs/\" may be left out")
-      ->type_name("JOB")
+      ->add_option("JOB", options->name, "The job; \"jobs/\" may be left out")
+      ->type_name("")
       ->required();
   command
       ->add_option("--steps", options->steps,
@@ -138,17 +138,17 @@ void AddMetricsCommand(CLI::App* app, CommandLine* line) {
   command->add_flag("--follow", options->follow,
                     "Go on with rows as they arrive, until the job has ended");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nA row is one rank's report of one committed step.  LOSS and HELD-OUT "
-      "are means in nats a token;\nRATE is the learning rate, MICRO the "
-      "micro-batches that the rank ran.  Times are in milliseconds:\nSTEP MS "
-      "in all, of which DATA waited for samples, FORWARD and BACKWARD "
-      "computed, WAIT waited for\nother ranks with nothing else to do, and "
-      "UPDATE changed the weights.\n"
-      "\nExamples:\n"
-      "  lockstep metrics jobs/a1\n"
-      "  lockstep metrics a1 --steps 100:199 --csv > steps.csv\n"
-      "  lockstep metrics a1 --follow --json | jq -c '[.step, .loss]'");
+  command->footer(R"(
+A row is one rank's report of one committed step.  LOSS and HELD-OUT are means
+in nats a token; RATE is the learning rate, MICRO the micro-batches that the
+rank ran.  Times are in milliseconds: STEP MS in all, of which DATA waited for
+samples, FORWARD and BACKWARD computed, WAIT waited for other ranks with
+nothing else to do, and UPDATE changed the weights.
+
+Examples:
+  lockstep metrics jobs/a1
+  lockstep metrics a1 --steps 100:199 --csv > steps.csv
+  lockstep metrics a1 --follow --json | jq -c '[.step, .loss]')");
   command->callback([options, line] {
     line->run = [options, line] { return Metrics(*options, *line); };
   });

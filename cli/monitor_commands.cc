@@ -67,10 +67,11 @@ void AddWorkers(CLI::App* app, CommandLine* line) {
   command->add_flag("--json", *json,
                     "All of them, in the JSON form of the API");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nMEMORY is the device's, on a CPU the host's.  Jobs mix only workers "
-      "of one NUMERIC CLASS:\nanother would give other bits.  DEATHS counts "
-      "trainers that died since the daemon started.");
+  command->footer(R"(
+MEMORY is the device's, on a CPU the host's.  Jobs mix only workers of one
+NUMERIC CLASS:
+another would give other bits.  DEATHS counts trainers that died since the
+daemon started.)");
   command->callback([json, line] {
     line->run = [json, line] { return Workers(*json, *line); };
   });
@@ -132,28 +133,29 @@ void AddStragglers(CLI::App* app, CommandLine* line) {
   CLI::App* command =
       app->add_subcommand("stragglers", "Compare the speed of a job's workers");
   command
-      ->add_option("job", options->name, "The job; \"jobs/\" may be left out")
-      ->type_name("JOB")
+      ->add_option("JOB", options->name, "The job; \"jobs/\" may be left out")
+      ->type_name("")
       ->required();
   command
       ->add_option("--window", options->window_steps,
                    "Look at so many of the last steps: 1 to 10000.  "
                    "Default: 50")
       ->type_name("STEPS")
-      ->check(CLI::Range(1, 10'000));
+      ->check(CLI::Range(1, 10'000).description(""));
   command
       ->add_option("--threshold", options->threshold,
                    "A rank is a straggler from this score on: above 1, to "
                    "1000.  Default: 1.2")
       ->type_name("SCORE")
-      ->check(CLI::Range(1.0, 1000.0));
+      ->check(CLI::Range(1.0, 1000.0).description(""));
   command->add_flag("--json", options->json, "In the JSON form of the API");
   AddConnectionOptions(command, line);
-  command->footer(
-      "\nA collective makes every rank's step equally long; so ranks are "
-      "compared by their own work:\nMS/MICRO-BATCH is the median time, in "
-      "milliseconds, that a rank computed for a micro-batch,\nOTHERS the "
-      "median of the other ranks, and SCORE the first divided by the second.");
+  command->footer(R"(
+A collective makes every rank's step equally long; so ranks are compared by
+their own work:
+MS/MICRO-BATCH is the median time, in milliseconds, that a rank computed for a
+micro-batch, OTHERS the median of the other ranks, and SCORE the first divided
+by the second.)");
   command->callback([options, line] {
     line->run = [options, line] { return Stragglers(*options, *line); };
   });

@@ -50,9 +50,10 @@ TEST(ProgressTest, TextSaysWhatIsKnown) {
 }
 
 TEST(ProgressTest, BarFillsTheLineAndNoMore) {
-  EXPECT_EQ(ProgressBar(JobOf(kRunning), 100),
-            "RUNNING [=====>         ]  40% 120/300  loss 2.3121  held-out "
-            "2.4010  12.3k tok/s  ETA 1m20s");
+  EXPECT_EQ(
+      ProgressBar(JobOf(kRunning), 100),
+      "RUNNING [=========>             ]  40% 120/300  loss 2.3121  held-out "
+      "2.4010  12.3k tok/s  ETA 1m20s");
   for (int columns = 1; columns < 200; ++columns) {
     EXPECT_LE(DisplayWidth(ProgressBar(JobOf(kRunning), columns)), columns);
   }

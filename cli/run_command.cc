@@ -293,6 +293,10 @@ class Run {
       dead_ = nullptr;
       return absl::OkStatus();
     }
+    if (lived.ok() && interrupted_ == 0) {
+      // A call may have failed before its cause was seen.
+      lived = AllLive("while the job was on");
+    }
     return lived.ok() ? followed : lived;
   }
 
@@ -333,12 +337,16 @@ class Run {
   // Cancels the job and waits until no worker holds it, so that what it had
   // not finished is cleared away.  Another signal ends the wait.
   void ReleaseJob() {
-    if (job_.name().empty()) return;
+    if (address_.empty()) return;
     const auto client = Client::Create(
         {.coordinator = address_, .timeout = absl::Seconds(2)}, env_.clock);
     if (!client.ok()) return;
+    // This coordinator has no other job; the answer to its submission may not
+    // have come any more.
+    const auto jobs = (*client)->ListJobs(v1::ListJobsRequest(), 1);
+    if (!jobs.ok() || jobs->jobs().empty()) return;
     v1::CancelJobRequest request;
-    request.set_name(job_.name());
+    request.set_name(jobs->jobs(0).name());
     request.set_reason("interrupted");
     if (!(*client)->CancelJob(request).ok()) return;
     const Instant deadline = env_.clock.Now() + kReleaseMax;
@@ -441,13 +449,13 @@ void AddRunCommand(CLI::App* app, CommandLine* line) {
                    "Train on so many worker processes, instead of as "
                    "parallel.min_workers and max_workers say: 1 to 256")
       ->type_name("N")
-      ->check(CLI::Range(1, kWorkersMax));
+      ->check(CLI::Range(1, kWorkersMax).description(""));
   command
       ->add_option("--threads", options->threads,
                    "Threads of each worker.  Default: the machine's processors "
                    "divided among the workers")
       ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 1024).description(""));
   command
       ->add_option("--metrics", options->metrics_path,
                    "Write what each rank reported of each step there, as CSV, "
@@ -461,16 +469,16 @@ void AddRunCommand(CLI::App* app, CommandLine* line) {
   AddDurationOption(command, "--timeout", &line->timeout,
                     "How long to ask a coordinator that does not answer.  "
                     "Default: 10s");
-  command->footer(
-      "\nStarts a coordinator and workers on the loopback interface, submits "
-      "the job, shows it as watch\ndoes, and stops all of it: at the end, on "
-      "Ctrl-C, and when one of them dies.  The number of\nworkers and threads "
-      "changes the time it takes and nothing else.  Ctrl-C cancels the job; "
-      "twice\nstops at once.\n"
-      "\nExamples:\n"
-      "  lockstep run job.yaml\n"
-      "  lockstep run job.yaml --workers 2 --set schedule.max_steps=100\n"
-      "  lockstep run job.yaml --metrics steps.csv");
+  command->footer(R"(
+Starts a coordinator and workers on the loopback interface, submits the job,
+shows it as watch does, and stops all of it: at the end, on Ctrl-C, and when
+one of them dies.  The number of workers and threads changes the time it takes
+and nothing else.  Ctrl-C cancels the job; twice stops at once.
+
+Examples:
+  lockstep run job.yaml
+  lockstep run job.yaml --workers 2 --set schedule.max_steps=100
+  lockstep run job.yaml --metrics steps.csv)");
   command->callback([options, line] {
     line->run = [options, line] { return RunJob(*options, *line); };
   });

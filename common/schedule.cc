@@ -35,6 +35,7 @@ absl::StatusOr<int64_t> WholeSteps(absl::int128 amount, int64_t per_step,
   return static_cast<int64_t>(steps);
 }
 
+// At least one: `doubt` is smaller than any part of a sample.
 absl::int128 SamplesOf(double epochs, int64_t sample_count) {
   const double whole = std::floor(epochs);
   const double fraction = epochs - whole;  // Exact.
@@ -90,9 +91,7 @@ absl::StatusOr<int64_t> ResolveStepCount(const TrainingLength& length,
                      ", got ", epochs));
   }
   RETURN_IF_ERROR(InRange("training samples", sample_count, kSamplesMax));
-  // The least fraction of an epoch is still a sample.
-  const absl::int128 samples = SamplesOf(epochs, sample_count);
-  return WholeSteps(samples < 1 ? 1 : samples, shape.global_batch_size,
+  return WholeSteps(SamplesOf(epochs, sample_count), shape.global_batch_size,
                     absl::StrCat("schedule.epochs=", epochs, " of ",
                                  sample_count, " samples"));
 }

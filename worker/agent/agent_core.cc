@@ -82,10 +82,14 @@ void AgentCore::Expire(Instant now, AgentEffects& effects) {
     Spawn(now, effects);
   } else if (trainer_state_ == TrainerState::kStarting &&
              trainer_deadline_ <= now && !kill_sent_) {
-    Kill(effects);
+    Kill(absl::StrCat("it was not ready within ",
+                      absl::FormatDuration(options_.start_timeout)),
+         effects);
   }
   if (abort_deadline_.has_value() && *abort_deadline_ <= now && !kill_sent_) {
-    Kill(effects);
+    Kill(absl::StrCat("it did not let go of its generation within ",
+                      absl::FormatDuration(options_.abort_timeout)),
+         effects);
   }
   if (stream_state_ != StreamState::kWelcome && stream_deadline_ <= now) {
     Open(now, effects);
@@ -100,10 +104,10 @@ void AgentCore::Spawn(Instant now, AgentEffects& effects) {
   effects.push_back(SpawnTrainer{trainer_});
 }
 
-void AgentCore::Kill(AgentEffects& effects) {
+void AgentCore::Kill(std::string reason, AgentEffects& effects) {
   kill_sent_ = true;
   status_.trainer_ready = false;
-  effects.push_back(KillTrainer{trainer_});
+  effects.push_back(KillTrainer{trainer_, std::move(reason)});
 }
 
 void AgentCore::Open(Instant now, AgentEffects& effects) {

@@ -64,6 +64,7 @@ struct SpawnTrainer {
 };
 struct KillTrainer {  // Its death is reported by OnTrainerDied.
   TrainerId trainer;
+  std::string reason;  // For the log and for how it died.
 };
 struct TellTrainer {
   TrainerId trainer;
@@ -167,7 +168,7 @@ class AgentCore {
   void Flush(Instant now, AgentEffects& effects);
 
   void Spawn(Instant now, AgentEffects& effects);
-  void Kill(AgentEffects& effects);
+  void Kill(std::string reason, AgentEffects& effects);
   void Open(Instant now, AgentEffects& effects);
   void Apply(Instant now, const CommandBody& body, AgentEffects& effects);
 

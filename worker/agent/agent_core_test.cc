@@ -217,6 +217,8 @@ TEST(AgentCoreTest, ATrainerNotReadyInTimeIsKilledOnceAndNotBefore) {
   const auto killed = All<KillTrainer>(s.effects);
   ASSERT_THAT(killed, SizeIs(1));
   EXPECT_EQ(killed[0].trainer, TrainerId{1});
+  EXPECT_THAT(killed[0].reason, HasSubstr("not ready"));
+  EXPECT_GT(s.core.NextDeadline(), s.now);
   s.Tick(absl::Hours(1));
   EXPECT_THAT(All<KillTrainer>(s.effects), IsEmpty());
 }
@@ -365,7 +367,10 @@ TEST(AgentCoreTest, ATrainerThatDoesNotLetGoInTimeIsKilledAndThenHoldsNothing) {
   s.Tick(Options().abort_timeout - absl::Nanoseconds(1));
   EXPECT_THAT(All<KillTrainer>(s.effects), IsEmpty());
   s.Tick(absl::Nanoseconds(1));
-  EXPECT_THAT(All<KillTrainer>(s.effects), SizeIs(1));
+  const auto killed = All<KillTrainer>(s.effects);
+  ASSERT_THAT(killed, SizeIs(1));
+  EXPECT_THAT(killed[0].reason, HasSubstr("let go"));
+  EXPECT_GT(s.core.NextDeadline(), s.now);
   EXPECT_FALSE(s.core.status().trainer_ready);
   EXPECT_TRUE(s.core.status().held.has_value());
 

@@ -318,6 +318,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooListener::Connect(
   return std::make_unique<GlooCommunicator>(std::move(transport));
 }
 
+std::optional<int> GlooListener::failed_peer() const {
+  const std::shared_ptr<GlooTransport> transport = transport_.lock();
+  return transport == nullptr ? std::nullopt : transport->failed_peer();
+}
+
 void GlooListener::Abort(absl::Status why) {
   if (const auto transport = transport_.lock()) {
     transport->Fail(std::move(why), std::nullopt);

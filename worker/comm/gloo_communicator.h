@@ -25,6 +25,7 @@
 #define WORKER_COMM_GLOO_COMMUNICATOR_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class GlooListener {
 
   // Ends Connect, and the communicator that came from it.  Thread-safe.
   void Abort(absl::Status why);
+
+  // The rank that Connect failed at, if it was one.  Thread-safe.
+  std::optional<int> failed_peer() const;
 
  private:
   explicit GlooListener(std::shared_ptr<GlooTransport> transport);

@@ -105,6 +105,7 @@ absl::Status AgentLink::Write() {
 }
 
 absl::Status AgentLink::Read(std::vector<TrainerMessage>& messages) {
+  RETURN_IF_ERROR(garbage_);
   bool ended = false;
   char bytes[16 << 10];
   for (size_t total = 0; total < kReadBytesMax && !ended;) {
@@ -121,13 +122,18 @@ absl::Status AgentLink::Read(std::vector<TrainerMessage>& messages) {
       ended = true;
     }
   }
+  garbage_ = Parse(messages);
+  RETURN_IF_ERROR(garbage_);
+  return ended ? Closed("recv") : absl::OkStatus();
+}
+
+absl::Status AgentLink::Parse(std::vector<TrainerMessage>& messages) {
   for (;;) {
     ASSIGN_OR_RETURN(std::optional<std::string> frame, parser_.Next());
-    if (!frame.has_value()) break;
+    if (!frame.has_value()) return absl::OkStatus();
     ASSIGN_OR_RETURN(TrainerMessage message, ReadMessage(*frame));
     messages.push_back(std::move(message));
   }
-  return ended ? Closed("recv") : absl::OkStatus();
 }
 
 }  // namespace lockstep

@@ -69,8 +69,11 @@ class AgentLink {
   static constexpr size_t kReadBytesMax = 64 << 10;
 
  private:
+  absl::Status Parse(std::vector<TrainerMessage>& messages);
+
   UniqueFd socket_;
   FrameParser parser_;
+  absl::Status garbage_;  // What Read() found, once it has.
   std::string unwritten_;
   size_t written_ = 0;  // Bytes of unwritten_ that the socket has taken.
   int64_t last_sequence_ = 0;

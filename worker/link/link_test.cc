@@ -277,7 +277,7 @@ TEST_P(LinkGarbageTest, IsRefusedByTheAgent) {
     ready.mutable_ready();
     return FrameOf(ready);
   }();
-  const std::string bytes = good + GetParam().bytes;
+  const std::string bytes = good + GetParam().bytes + good;
   ASSERT_EQ(write(theirs.get(), bytes.data(), bytes.size()),
             static_cast<ssize_t>(bytes.size()));
 
@@ -286,6 +286,8 @@ TEST_P(LinkGarbageTest, IsRefusedByTheAgent) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().says));
+  // For good: nothing after it is believed.
+  EXPECT_EQ(agent.Read(messages), status);
   EXPECT_THAT(messages, SizeIs(1));
 }
 

@@ -79,7 +79,7 @@ FakeRank::FakeRank(const FakeOptions& options,
                                        {.bucket_bytes = options.bucket_bytes,
                                         .overlap = options.overlap,
                                         .scale = scale_,
-                                        .spec_digest = "fake"},
+                                        .inputs = {"fake", "fake", "fake"}},
                                        *stream_, *comm_, RealClock()))),
       optimizer_(Must(Optimizer::Create(layout_, options.optimizer, *stream_))),
       parameters_(Must(

@@ -67,7 +67,7 @@ GradientReducer::GradientReducer(const Layout& layout,
       plan_(MakeReductionPlan(layout,
                               options.bucket_bytes / int64_t{sizeof(float)})),
       digest_(DigestOf(layout, plan_, options.scale,
-                       stream.device().numeric_class(), options.spec_digest)),
+                       stream.device().numeric_class(), options.inputs)),
       pieces_(PiecesOf(layout, plan_, comm.rank(), comm.world())),
       overflow_limit_(OverflowLimit(options.scale)) {}
 
@@ -123,7 +123,7 @@ absl::Status GradientReducer::ComparePlans() {
         absl::StrJoin(different, " and "), "; this is rank ", comm_.rank(),
         ", numeric class ", stream_.device().numeric_class(),
         ": workers of a job must run the same version on the same kind of "
-        "device"));
+        "device, and see the same files under the same paths"));
   }
   return absl::OkStatus();
 }

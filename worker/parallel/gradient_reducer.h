@@ -58,8 +58,8 @@ struct ReducerOptions {
 
   ExactScale scale;
 
-  // Says which job this is; must be the same on all ranks.
-  std::string spec_digest;
+  // Must be the same on all ranks; see ComparePlans.
+  InputDigests inputs;
 };
 
 // What a rank wants of the step it commits.

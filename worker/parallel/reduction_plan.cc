@@ -57,8 +57,13 @@ std::string TextDigest(absl::string_view text) {
 }  // namespace
 
 const char* const PlanDigest::kPartNames[kPartCount] = {
-    "the model's layout", "buckets or batch", "the device's numeric class",
-    "the protocol version", "the job's spec"};
+    "the model's layout",
+    "buckets or batch",
+    "the device's numeric class",
+    "the protocol version",
+    "the job's spec",
+    "the contents of the data files",
+    "the initial weights"};
 
 ReductionPlan MakeReductionPlan(const Layout& layout, int64_t bucket_elements) {
   ReductionPlan plan;
@@ -97,12 +102,15 @@ std::vector<TensorPiece> PiecesOf(const Layout& layout,
 
 PlanDigest DigestOf(const Layout& layout, const ReductionPlan& plan,
                     const ExactScale& scale, absl::string_view numeric_class,
-                    absl::string_view spec_digest) {
+                    const InputDigests& inputs) {
   PlanDigest digest;
-  digest.parts = {LayoutDigest(layout), BucketsDigest(plan, scale),
+  digest.parts = {LayoutDigest(layout),
+                  BucketsDigest(plan, scale),
                   TextDigest(numeric_class),
                   TextDigest(std::to_string(kReductionProtocolVersion)),
-                  TextDigest(spec_digest)};
+                  TextDigest(inputs.spec),
+                  TextDigest(inputs.data),
+                  TextDigest(inputs.weights)};
   Sha256 whole;
   for (const std::string& part : digest.parts) UpdateText(whole, part);
   digest.whole = whole.HexDigest();

@@ -52,20 +52,27 @@ std::vector<TensorPiece> PiecesOf(const Layout& layout,
                                   const ReductionPlan& plan, int rank,
                                   int world);
 
+// What the steps begin from, each by a digest of the caller's.
+struct InputDigests {
+  std::string spec;
+  std::string data;
+  std::string weights;
+};
+
 // SHA-256, in hexadecimal, of what all ranks must agree on; by part, so that a
 // difference can be named.
 struct PlanDigest {
-  static constexpr int kPartCount = 5;
+  static constexpr int kPartCount = 7;
   static const char* const kPartNames[kPartCount];
 
-  // Layout, buckets, numeric class, protocol version, spec.
+  // Layout, buckets, numeric class, protocol version, spec, data, weights.
   std::array<std::string, kPartCount> parts;
   std::string whole;  // Of all parts.
 };
 
 PlanDigest DigestOf(const Layout& layout, const ReductionPlan& plan,
                     const ExactScale& scale, absl::string_view numeric_class,
-                    absl::string_view spec_digest);
+                    const InputDigests& inputs);
 
 }  // namespace lockstep
 

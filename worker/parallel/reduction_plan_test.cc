@@ -74,9 +74,11 @@ TEST(ReductionPlanTest, TheDigestFollowsWhatRanksMustAgreeOn) {
   const ReductionPlan plan = MakeReductionPlan(layout, 256);
   const ExactScale scale = {.micro_batch_count = 8,
                             .nominal_token_count = 1024};
-  const PlanDigest base = DigestOf(layout, plan, scale, "cpu/avx2", "spec");
+  const InputDigests kInputs = {
+      .spec = "spec", .data = "data", .weights = "weights"};
+  const PlanDigest base = DigestOf(layout, plan, scale, "cpu/avx2", kInputs);
 
-  EXPECT_EQ(DigestOf(layout, plan, scale, "cpu/avx2", "spec").whole,
+  EXPECT_EQ(DigestOf(layout, plan, scale, "cpu/avx2", kInputs).whole,
             base.whole);
   const auto differs_in = [&](const PlanDigest& other, int part) {
     EXPECT_NE(other.whole, base.whole);
@@ -85,17 +87,25 @@ TEST(ReductionPlanTest, TheDigestFollowsWhatRanksMustAgreeOn) {
     }
   };
   const Layout untied = SmallLayout(/*tied=*/false);
-  EXPECT_NE(DigestOf(untied, plan, scale, "cpu/avx2", "spec").parts[0],
+  EXPECT_NE(DigestOf(untied, plan, scale, "cpu/avx2", kInputs).parts[0],
             base.parts[0]);
   differs_in(DigestOf(layout, MakeReductionPlan(layout, 512), scale, "cpu/avx2",
-                      "spec"),
+                      kInputs),
              1);
   differs_in(DigestOf(layout, plan,
                       {.micro_batch_count = 9, .nominal_token_count = 1024},
-                      "cpu/avx2", "spec"),
+                      "cpu/avx2", kInputs),
              1);
-  differs_in(DigestOf(layout, plan, scale, "cpu/avx512", "spec"), 2);
-  differs_in(DigestOf(layout, plan, scale, "cpu/avx2", "other"), 4);
+  differs_in(DigestOf(layout, plan, scale, "cpu/avx512", kInputs), 2);
+  differs_in(DigestOf(layout, plan, scale, "cpu/avx2",
+                      {.spec = "other", .data = "data", .weights = "weights"}),
+             4);
+  differs_in(DigestOf(layout, plan, scale, "cpu/avx2",
+                      {.spec = "spec", .data = "other", .weights = "weights"}),
+             5);
+  differs_in(DigestOf(layout, plan, scale, "cpu/avx2",
+                      {.spec = "spec", .data = "data", .weights = "other"}),
+             6);
 }
 
 }  // namespace

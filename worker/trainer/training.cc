@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/sha256.h"
+#include "common/spec.h"
 #include "common/status.h"
 #include "worker/trainer/failure.h"
 
@@ -105,9 +106,9 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
                         .overlap = spec.parallel().overlap(),
                         .scale = {.micro_batch_count = job_.micro_batch_count(),
                                   .nominal_token_count = TokensPerStep(spec)},
-                        .spec_digest = job_.spec_digest(),
-                        .data_digest = job_.data_digest(),
-                        .weights_digest = weights_digest_},
+                        .inputs = {.spec = job_.spec_digest(),
+                                   .data = job_.data_digest(),
+                                   .weights = weights_digest_}},
                        *stream_, *comm_, clock_));
   RETURN_IF_ERROR(Blame(reducer_->ComparePlans()));
   ASSIGN_OR_RETURN(std::unique_ptr<MicroBatchReader> reader,
@@ -127,6 +128,13 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
 }
 
 absl::StatusOr<StepOutcome> Training::Step() {
+  absl::StatusOr<StepOutcome> outcome = TakeStep();
+  // The other ranks must not wait for this one.
+  if (!outcome.ok()) Abort(outcome.status());
+  return outcome;
+}
+
+absl::StatusOr<StepOutcome> Training::TakeStep() {
   StepOutcome outcome;
   outcome.step = next_step_;
   outcome.learning_rate = LearningRate(job_.schedule(), next_step_);
@@ -207,6 +215,16 @@ absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
 absl::StatusOr<EvaluationOutcome> Training::Evaluate() {
   EvaluationOutcome outcome;
   Stopwatch watch(clock_, outcome.duration);
+  absl::StatusOr<ExactLoss> loss = SumHeldOutLoss();
+  if (!loss.ok()) {
+    Abort(loss.status());
+    return loss.status();
+  }
+  outcome.loss = *loss;
+  return outcome;
+}
+
+absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
   const int64_t rows = job_.spec().batch().micro_batch_size();
   const int64_t row_tokens = job_.tokens().sequence_length() + 1;
   const int64_t count = job_.tokens().held_out_sample_count();
@@ -230,8 +248,7 @@ absl::StatusOr<EvaluationOutcome> Training::Evaluate() {
   }
   absl::StatusOr<ExactLoss> sum = SumOverRanks(*comm_, mine);
   if (!sum.ok()) return Blame(sum.status());
-  outcome.loss = *sum;
-  return outcome;
+  return sum;
 }
 
 absl::Status Training::Barrier() {

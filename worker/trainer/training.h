@@ -68,11 +68,13 @@ class Training {
 
   // The next step.
   //
-  // Errors: the job's (a token outside the vocabulary, steps that never become
-  // finite), a peer's, or this worker's.  The step is not committed.
+  // Errors, each of which ends the training on all ranks: the job's (a token
+  // outside the vocabulary, steps that never become finite), a peer's, or this
+  // worker's.  The step is not committed.
   absl::StatusOr<StepOutcome> Step();
 
-  // The mean loss over the held-out part, this rank doing its share.
+  // The mean loss over the held-out part, this rank doing its share.  Errors as
+  // Step's.
   absl::StatusOr<EvaluationOutcome> Evaluate();
 
   // Returns once every rank has called it.
@@ -96,6 +98,8 @@ class Training {
   Training(const OpenedJob& job, kernels::Device& device, Clock& clock)
       : job_(job), device_(device), clock_(clock) {}
   absl::Status Allocate();
+  absl::StatusOr<StepOutcome> TakeStep();
+  absl::StatusOr<ExactLoss> SumHeldOutLoss();
   absl::Status RunMicroBatch(StepOutcome& outcome);
   // Blames a collective's error on the peer, and what all ranks see on the job.
   static absl::Status Blame(absl::Status status);
@@ -116,12 +120,13 @@ class Training {
 
   // Once joined.  `comm_` and `reader_` are also used by Abort.
   MicroBatchRange range_;
-  std::unique_ptr<GradientReducer> reducer_;
   mutable Mutex mutex_;
   absl::Status abort_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> is_aborted_{false};
   std::unique_ptr<CommThread> comm_;
   std::unique_ptr<MicroBatchReader> reader_;
+  // After `comm_`, which it waits for at its end.
+  std::unique_ptr<GradientReducer> reducer_;
 
   std::vector<float> host_weights_;
 };

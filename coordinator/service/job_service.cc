@@ -1,0 +1,149 @@
+#include "coordinator/service/job_service.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/grpc_status.h"
+#include "common/printable.h"
+#include "common/spec.h"
+#include "common/spec_digest.h"
+#include "common/status.h"
+#include "coordinator/service/job_watch.h"
+#include "coordinator/service/names.h"
+#include "coordinator/service/page.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kPageSize = 100;
+constexpr int kPageSizeMax = 1000;
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr size_t kReasonBytesMax = 1000;
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                 const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+// What the shell calls when a mutation is durable, or refused.
+std::function<void(absl::StatusOr<JobSnapshot>)> AnswerLater(
+    grpc::ServerUnaryReactor* reactor, v1::Job* response) {
+  return [reactor, response](absl::StatusOr<JobSnapshot> job) {
+    if (job.ok()) *response = **job;
+    reactor->Finish(ToGrpcStatus(job.status()));
+  };
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  bool printable = id.size() <= kRequestIdBytesMax;
+  for (const char c : id) printable &= c >= 0x20 && c <= 0x7E;
+  if (printable && !id.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "request_id: expected 1 to ", kRequestIdBytesMax,
+      " printable ASCII characters, got ", id.empty() ? "none" : Quoted(id)));
+}
+
+absl::StatusOr<JobRequest> ToJobRequest(const v1::SubmitJobRequest& request) {
+  RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  if (!request.has_spec()) {
+    return absl::InvalidArgumentError("spec: missing");
+  }
+  JobRequest job;
+  job.request_id = request.request_id();
+  job.spec_digest = SpecDigest(request.spec());
+  ASSIGN_OR_RETURN(job.spec, ResolveJobSpec(request.spec()));
+  return job;
+}
+
+absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
+                      v1::ListJobsResponse& response) {
+  ASSIGN_OR_RETURN(const int size,
+                   PageSize(request.page_size(), kPageSize, kPageSizeMax));
+  std::set<v1::Job::State> states;
+  for (const int state : request.states()) {
+    if (!v1::Job::State_IsValid(state) || state == v1::Job::STATE_UNSPECIFIED) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "states[", states.size(), "]: expected a job's state, got ", state));
+    }
+    states.insert(static_cast<v1::Job::State>(state));
+  }
+  const std::string list = absl::StrCat("jobs ", absl::StrJoin(states, ","));
+  ASSIGN_OR_RETURN(const std::string place,
+                   ParsePageToken(list, request.page_token()));
+  std::optional<int64_t> before;
+  if (!place.empty()) {
+    before.emplace();
+    if (!absl::SimpleAtoi(place, &*before)) {
+      return absl::InvalidArgumentError("page_token: damaged");
+    }
+  }
+  const Board::JobPage page = board.ListJobs(before, states, size);
+  for (const JobSnapshot& job : page.jobs) *response.add_jobs() = *job;
+  if (page.next.has_value()) {
+    response.set_next_page_token(MakePageToken(list, absl::StrCat(*page.next)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* JobService::SubmitJob(
+    grpc::CallbackServerContext* context, const v1::SubmitJobRequest* request,
+    v1::Job* response) {
+  absl::StatusOr<JobRequest> job = ToJobRequest(*request);
+  if (!job.ok()) return Answer(context, job.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.SubmitJob(*std::move(job), AnswerLater(reactor, response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::GetJob(
+    grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
+    v1::Job* response) {
+  const auto get = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const JobId id, ParseJobName("name", request->name()));
+    ASSIGN_OR_RETURN(const JobSnapshot job, shell_.board().GetJob(id));
+    *response = *job;
+    return absl::OkStatus();
+  };
+  return Answer(context, get());
+}
+
+grpc::ServerUnaryReactor* JobService::ListJobs(
+    grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
+    v1::ListJobsResponse* response) {
+  return Answer(context,
+                lockstep::ListJobs(shell_.board(), *request, *response));
+}
+
+grpc::ServerUnaryReactor* JobService::CancelJob(
+    grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
+    v1::Job* response) {
+  const absl::StatusOr<JobId> job = ParseJobName("name", request->name());
+  if (!job.ok()) return Answer(context, job.status());
+  if (request->reason().size() > kReasonBytesMax) {
+    return Answer(context, absl::InvalidArgumentError(absl::StrCat(
+                               "reason: expected at most ", kReasonBytesMax,
+                               " bytes, got ", request->reason().size())));
+  }
+  if (!request->request_id().empty()) {
+    const absl::Status status = CheckRequestId(request->request_id());
+    if (!status.ok()) return Answer(context, status);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.CancelJob(*job, request->reason(), AnswerLater(reactor, response));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  return StartJobWatch(shell_.board(), request->name());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+#include "coordinator/service/progress.h"
+
+#include <algorithm>
+
+#include "common/time_proto.h"
+
+namespace lockstep {
+
+// Stored as a Job of which only generation and progress are set.
+ProgressTracker ProgressTracker::FromStored(const std::string& stored) {
+  ProgressTracker tracker;
+  v1::Job job;
+  if (job.ParseFromString(stored)) {
+    tracker.generation_ = job.generation();
+    tracker.reported_ = job.progress();
+  }
+  return tracker;
+}
+
+std::string ProgressTracker::Serialize() const {
+  v1::Job job;
+  job.set_generation(generation_);
+  *job.mutable_progress() = reported_;
+  return job.SerializeAsString();
+}
+
+bool ProgressTracker::Add(const v1::StepMetrics& row) {
+  if (row.generation() < generation_) return false;
+  if (row.generation() > generation_) *this = ProgressTracker();
+  generation_ = row.generation();
+  bool news = false;
+  if (row.has_held_out_loss() &&
+      row.step() + 1 > reported_.held_out_step_count()) {
+    reported_.set_held_out_loss(row.held_out_loss());
+    reported_.set_held_out_step_count(row.step() + 1);
+    news = true;
+  }
+  if (row.step() + 1 <= reported_.step_count()) return news;
+  reported_.set_step_count(row.step() + 1);
+  reported_.set_loss(row.loss());
+  window_.push_back(
+      {row.token_count(), DurationFromProto(row.step_duration())});
+  window_token_count_ += window_.back().token_count;
+  window_duration_ += window_.back().duration;
+  if (window_.size() > kWindowSteps) {
+    window_token_count_ -= window_.front().token_count;
+    window_duration_ -= window_.front().duration;
+    window_.pop_front();
+  }
+  reported_.set_tokens_per_second(
+      window_duration_ > absl::ZeroDuration()
+          ? static_cast<double>(window_token_count_) /
+                absl::ToDoubleSeconds(window_duration_)
+          : 0);
+  return true;
+}
+
+v1::JobProgress ProgressTracker::Progress(const JobRecord& record,
+                                          int64_t tokens) const {
+  v1::JobProgress progress;
+  if (generation_ == record.generation) progress = reported_;
+  progress.set_step_count(
+      std::max(progress.step_count(), record.committed_step_count));
+  if (progress.step_count() == 0) return v1::JobProgress();
+  progress.set_max_steps(record.max_steps);
+  progress.set_token_count(progress.step_count() * tokens);
+  const int64_t steps_left = record.max_steps - progress.step_count();
+  if (record.state == JobState::kRunning && record.max_steps > 0 &&
+      steps_left >= 0 && progress.tokens_per_second() > 0) {
+    *progress.mutable_remaining() = DurationToProto(absl::Seconds(
+        static_cast<double>(steps_left) * static_cast<double>(tokens) /
+        progress.tokens_per_second()));
+  }
+  return progress;
+}
+
+}  // namespace lockstep

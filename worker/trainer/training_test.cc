@@ -1,0 +1,240 @@
+#include "worker/trainer/training.h"
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "common/sha256.h"
+#include "common/spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/comm/loopback_communicator.h"
+#include "worker/data/test_files.h"
+#include "worker/trainer/failure.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Text(int byte_count) {
+  std::string text;
+  for (int i = 0; static_cast<int>(text.size()) < byte_count; ++i) {
+    text += "verse " + std::to_string(i * 7919 % 1000) + " of the tale. ";
+  }
+  text.resize(byte_count);
+  return text;
+}
+
+v1::JobSpec Spec(const TestFolder& folder) {
+  v1::JobSpec spec;
+  v1::Gpt2Config& model = *spec.mutable_model()->mutable_gpt2();
+  model.set_vocab_size(256);
+  model.set_n_embd(32);
+  model.set_n_layer(2);
+  model.set_n_head(2);
+  spec.mutable_data()->add_files(folder.Write("text", Text(6000)));
+  spec.mutable_data()->set_format(v1::DataSpec::BYTES);
+  spec.mutable_data()->set_sequence_length(24);
+  spec.mutable_data()->set_held_out_fraction(0.2);
+  spec.mutable_batch()->set_global_batch_size(12);
+  spec.mutable_batch()->set_micro_batch_size(2);
+  spec.mutable_schedule()->set_max_steps(6);
+  spec.mutable_schedule()->set_warmup_steps(2);
+  spec.mutable_schedule()->set_peak_learning_rate(3e-3);
+  spec.mutable_numerics()->set_seed(3);
+  spec.set_output_directory(folder.Path("out"));
+  return spec;
+}
+
+OpenedJob MustOpen(const v1::JobSpec& spec) {
+  const auto resolved = ResolveJobSpec(spec);
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  auto job = OpenedJob::Open(resolved->SerializeAsString());
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *std::move(job);
+}
+
+struct Outcome {
+  std::string weights;  // SHA-256.
+  std::vector<double> losses;
+  std::vector<double> norms;
+  double held_out = 0;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// Trains the job on `ranges.size()` ranks in as many threads; every rank must
+// come out the same.
+Outcome Train(const v1::JobSpec& spec,
+              const std::vector<MicroBatchRange>& ranges, int threads = 1) {
+  const auto world = static_cast<int>(ranges.size());
+  auto communicators = MakeLoopbackGroup(world);
+  std::vector<Outcome> outcomes(world);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const OpenedJob job = MustOpen(spec);
+      auto device = kernels::CreateCpuDevice(threads);
+      ASSERT_TRUE(device.ok());
+      auto training = Training::Create(job, **device, RealClock());
+      ASSERT_TRUE(training.ok()) << training.status();
+      const absl::Status joined =
+          (*training)->Join(std::move(communicators[rank]), ranges[rank], 0);
+      ASSERT_TRUE(joined.ok()) << joined;
+      Outcome& outcome = outcomes[rank];
+      for (int64_t step = 0; step < job.max_steps(); ++step) {
+        auto result = (*training)->Step();
+        ASSERT_TRUE(result.ok()) << result.status();
+        outcome.losses.push_back(result->result.loss.mean());
+        outcome.norms.push_back(result->result.gradient_norm);
+      }
+      auto evaluation = (*training)->Evaluate();
+      ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+      outcome.held_out = evaluation->loss.mean();
+      auto weights = (*training)->Weights();
+      ASSERT_TRUE(weights.ok());
+      Sha256 digest;
+      digest.Update(*weights, job.layout().element_count * 4);
+      outcome.weights = digest.HexDigest();
+      ASSERT_TRUE((*training)->Barrier().ok());
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome, outcomes[0]);
+  return outcomes[0];
+}
+
+std::vector<MicroBatchRange> Evenly(int world) {
+  std::vector<MicroBatchRange> ranges;
+  for (int rank = 0; rank < world; ++rank) {
+    ranges.push_back(MicroBatchesOf(6, rank, world));
+  }
+  return ranges;
+}
+
+TEST(TrainingTest, TheBitsDependOnTheJobAlone) {
+  TestFolder folder;
+  const v1::JobSpec spec = Spec(folder);
+  const Outcome base = Train(spec, Evenly(1));
+  EXPECT_LT(base.losses.back(), base.losses.front());
+
+  for (int world : {2, 3, 4, 7}) {
+    EXPECT_EQ(Train(spec, Evenly(world)), base) << "world " << world;
+  }
+  EXPECT_EQ(Train(spec, {{0, 1}, {1, 0}, {1, 5}}), base) << "an idle rank";
+  EXPECT_EQ(Train(spec, {{4, 2}, {0, 4}}), base) << "out of order";
+  EXPECT_EQ(Train(spec, Evenly(2), 2), base) << "two threads";
+  EXPECT_EQ(Train(spec, Evenly(1), 3), base) << "three threads";
+  for (int bucket_bytes : {1024, 5000, 64 << 10, 1 << 20}) {
+    for (bool overlap : {true, false}) {
+      v1::JobSpec other = spec;
+      other.mutable_parallel()->set_bucket_bytes(bucket_bytes);
+      other.mutable_parallel()->set_overlap(overlap);
+      EXPECT_EQ(Train(other, Evenly(3)), base)
+          << "bucket_bytes=" << bucket_bytes << " overlap=" << overlap;
+    }
+  }
+}
+
+TEST(TrainingTest, AnotherSeedOrMicroBatchIsAnotherJob) {
+  TestFolder folder;
+  v1::JobSpec spec = Spec(folder);
+  const Outcome base = Train(spec, Evenly(1));
+
+  v1::JobSpec seed = spec;
+  seed.mutable_numerics()->set_seed(4);
+  EXPECT_NE(Train(seed, Evenly(1)).weights, base.weights);
+
+  // The same samples in other micro-batches: rounded elsewhere, nearly equal.
+  v1::JobSpec micro = spec;
+  micro.mutable_batch()->set_micro_batch_size(12);
+  const Outcome other = Train(micro, {{0, 1}});
+  ASSERT_EQ(other.losses.size(), base.losses.size());
+  for (size_t i = 0; i < base.losses.size(); ++i) {
+    EXPECT_NEAR(other.losses[i], base.losses[i], 2e-5);
+    EXPECT_NEAR(other.norms[i], base.norms[i], 2e-4);
+  }
+}
+
+TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
+  TestFolder folder;
+  const v1::JobSpec spec = Spec(folder);
+  const OpenedJob job0 = MustOpen(spec);
+  folder.Write("text", "X" + Text(6000).substr(1));
+  const OpenedJob job1 = MustOpen(spec);
+  auto communicators = MakeLoopbackGroup(2);
+  absl::Status statuses[2];
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto device = kernels::CreateCpuDevice(1);
+      auto training =
+          Training::Create(rank == 0 ? job0 : job1, **device, RealClock());
+      ASSERT_TRUE(training.ok());
+      statuses[rank] = (*training)->Join(std::move(communicators[rank]),
+                                         MicroBatchesOf(6, rank, 2), 0);
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(CauseOf(status), Failure::Cause::kJob);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1 differs from rank 0 in the contents of the "
+                          "data files"));
+  }
+}
+
+TEST(TrainingTest, AnAbortEndsAStepThatWaitsForAPeer) {
+  TestFolder folder;
+  const OpenedJob job = MustOpen(Spec(folder));
+  auto communicators = MakeLoopbackGroup(2);
+  auto device = kernels::CreateCpuDevice(1);
+  auto waiting = Training::Create(job, **device, RealClock()).value();
+  absl::Notification joined;
+  std::thread peer([&] {
+    auto own_device = kernels::CreateCpuDevice(1);
+    auto idle = Training::Create(job, **own_device, RealClock()).value();
+    EXPECT_TRUE(idle->Join(std::move(communicators[1]), {3, 3}, 0).ok());
+    // It never takes a step.
+    joined.WaitForNotification();
+    waiting->Abort(absl::CancelledError("enough"));
+  });
+  EXPECT_TRUE(waiting->Join(std::move(communicators[0]), {0, 3}, 0).ok());
+  joined.Notify();
+  const absl::Status ended = waiting->Step().status();
+  peer.join();
+
+  EXPECT_EQ(ended.code(), absl::StatusCode::kCancelled);
+}
+
+TEST(TrainingTest, LossesThatStayNotFiniteEndTheJobByItsOwnFault) {
+  TestFolder folder;
+  v1::JobSpec spec = Spec(folder);
+  spec.mutable_schedule()->set_max_steps(50);
+  spec.mutable_schedule()->set_warmup_steps(0);
+  spec.mutable_schedule()->set_peak_learning_rate(10);
+  spec.mutable_optimizer()->set_clip_norm(0);
+  spec.mutable_optimizer()->set_beta1(0.99);
+  spec.mutable_optimizer()->set_weight_decay(10);
+  const OpenedJob job = MustOpen(spec);
+  auto device = kernels::CreateCpuDevice(1);
+  auto training = Training::Create(job, **device, RealClock()).value();
+  ASSERT_TRUE(
+      training->Join(std::move(MakeLoopbackGroup(1).front()), {0, 6}, 0).ok());
+
+  absl::Status status;
+  int64_t skipped = 0;
+  for (int64_t step = 0; step < 50 && status.ok(); ++step) {
+    auto outcome = training->Step();
+    status = outcome.status();
+    if (outcome.ok()) skipped += outcome->result.skipped();
+  }
+
+  EXPECT_EQ(CauseOf(status), Failure::Cause::kJob) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("peak_learning_rate"));
+  EXPECT_EQ(skipped, 4);
+}
+
+}  // namespace
+}  // namespace lockstep
