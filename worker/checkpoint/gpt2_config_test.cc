@@ -66,6 +66,13 @@ TEST(Gpt2ConfigTest, ReadsEveryField) {
   EXPECT_EQ(*config, want);
 }
 
+TEST(Gpt2ConfigTest, TheInnerWidthIsFourTimesTheWidthUnlessGiven) {
+  const auto config = ParseGpt2Config(
+      Json::parse(R"({"model_type": "gpt2", "n_embd": 24, "n_inner": null})"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->inner_width, 96);
+}
+
 TEST(Gpt2ConfigTest, RefusesWhatItWouldNotTrainExactlyByTheFieldsName) {
   struct Case {
     const char* field;

@@ -276,10 +276,10 @@ TEST(HuggingFaceWriterTest, WhatIsWrittenReadsBackTheSame) {
     config.tied_head = tied;
     const std::string out = folder.Path(tied ? "tied" : "untied");
     const std::vector<float> flat = FreshWeights(config);
-    const auto writer =
-        CreateWriter({.temporary_folder = out, .config = config});
+    auto writer = CreateWriter({.temporary_folder = out, .config = config});
     const absl::Status written = writer->Write(flat.data());
     ASSERT_TRUE(written.ok()) << written;
+    writer.reset();  // The folder stays.
 
     const auto model = HuggingFaceModel::Open(out);
     ASSERT_TRUE(model.ok()) << model.status();

@@ -25,7 +25,7 @@ namespace lockstep {
 // (common/portable_math.h) and IEEE defines the square root, so the bits are
 // the same on every machine.
 //
-// `layout` must be MakeLayout(config).  About 15 ns an element.
+// `layout` must be MakeLayout(config).  About 30 ns an element.
 void InitializeWeights(const ModelConfig& config, const Layout& layout,
                        int64_t seed, float* flat);
 

@@ -94,7 +94,8 @@ TEST(StateHashTest, CoversLargeTensorsToTheirEnd) {
   const TensorSpec spec = {
       "t", Dtype::kU8, {static_cast<int64_t>(bytes.size())}};
   const std::string base = HashOf(folder, {{spec, bytes}});
-  for (size_t at : {size_t{0}, size_t{1} << 20, bytes.size() - 1}) {
+  for (size_t at :
+       {size_t{0}, (size_t{1} << 20) - 1, size_t{1} << 20, bytes.size() - 1}) {
     std::string changed = bytes;
     changed[at] ^= 1;
     EXPECT_NE(HashOf(folder, {{spec, changed}}), base) << at;

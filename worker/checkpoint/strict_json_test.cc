@@ -12,7 +12,8 @@ namespace {
 using testing::HasSubstr;
 
 TEST(StrictJsonTest, ParsesNestedValues) {
-  const auto json = ParseStrictJson(R"({"a": {"x": 1}, "b": [{"x": null}]} )");
+  const auto json = ParseStrictJson(
+      R"({"a": {"x": 1}, "x": 2, "b": [{"x": null}, {"x": 3}]} )");
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ((*json)["a"]["x"], 1);
   EXPECT_TRUE((*json)["b"][0]["x"].is_null());

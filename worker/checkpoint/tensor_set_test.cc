@@ -87,6 +87,8 @@ TEST(TensorSetTest, RefusesAnIndexThatDisagreesWithItsFiles) {
        "gone.safetensors: cannot open"},
       {IndexOf("{\"a\":" + second + ",\"b\":" + second + "}"),
        "\"a\": " + folder.Path(kSecond) + " has no such tensor"},
+      {IndexOf("{\"a\":" + second + ",\"b\":" + first + "}"),
+       "\"a\": " + folder.Path(kSecond) + " has no such tensor"},
       {IndexOf("{\"a\":" + first + ",\"b\":" + second + ",\"c\":" + first +
                "}"),
        "\"c\": " + folder.Path(kFirst) + " has no such tensor"},
