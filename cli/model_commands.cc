@@ -1,5 +1,6 @@
 #include "cli/model_commands.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>

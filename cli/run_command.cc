@@ -170,12 +170,22 @@ class Run {
     return workers;
   }
 
-  std::string Program(const char* name) const {
-    const fs::path folder =
-        options_.bin_folder.empty()
-            ? fs::path(env_.program_folder)
-            : fs::path(env_.working_folder) / options_.bin_folder;
-    return (folder / name).lexically_normal().string();
+  // `component`: the folder of the build tree that has it.
+  std::string Program(const std::string& component) const {
+    const std::string name = "lockstep-" + component;
+    if (!options_.bin_folder.empty()) {
+      return (fs::path(env_.working_folder) / options_.bin_folder / name)
+          .lexically_normal()
+          .string();
+    }
+    // Beside this program where it is installed; where it was just built, in
+    // the folder of its component.
+    const fs::path own = env_.program_folder;
+    const fs::path built = own.parent_path() / component / name;
+    std::error_code ignored;
+    return !fs::exists(own / name, ignored) && fs::exists(built, ignored)
+               ? built.string()
+               : (own / name).string();
   }
 
   absl::StatusOr<std::unique_ptr<Daemon>> Start(
@@ -195,7 +205,7 @@ class Run {
   absl::Status StartDaemons() {
     ASSIGN_OR_RETURN(coordinator_,
                      Start("lockstep-coordinator", "coordinator",
-                           {Program("lockstep-coordinator"), "--listen",
+                           {Program("coordinator"), "--listen",
                             "127.0.0.1:0", "--store", folder_->store(),
                             "--port-file", folder_->port_file()}));
     RETURN_IF_ERROR(WaitForPort());
@@ -209,7 +219,7 @@ class Run {
       const std::string name = absl::StrCat("w", i);
       ASSIGN_OR_RETURN(auto worker,
                        Start(absl::StrCat("lockstep-worker ", name), name,
-                             {Program("lockstep-worker"), "--coordinator",
+                             {Program("worker"), "--coordinator",
                               address_, "--name", name, "--device", "cpu",
                               "--threads", absl::StrCat(threads)}));
       workers_.push_back(std::move(worker));

@@ -6,12 +6,25 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/printable.h"
 
 namespace lockstep {
 namespace {
 
 constexpr size_t kFieldBytesMax = 4096;
+
+// In quotes; only what must be is escaped, so that text stays readable.
+std::string QuotedField(absl::string_view value) {
+  std::string out = "\"";
+  for (const char c : value.substr(0, kFieldBytesMax)) {
+    if (c == '"' || c == '\\') out.push_back('\\');
+    out.push_back(c);  // Control characters: OneLine() sees to them.
+  }
+  out.push_back('"');
+  if (value.size() > kFieldBytesMax) {
+    absl::StrAppend(&out, "...(", value.size(), " bytes)");
+  }
+  return out;
+}
 
 // Control characters escaped, all else as it is.
 std::string OneLine(absl::string_view text) {
@@ -60,7 +73,7 @@ std::string FieldText(absl::string_view name, absl::string_view value) {
   }
   return absl::StrCat(
       " ", name, "=",
-      plain ? std::string(value) : Quoted(value, kFieldBytesMax));
+      plain ? std::string(value) : OneLine(QuotedField(value)));
 }
 
 std::string FormatLogLine(absl::Time time, int severity, const char* file,

@@ -29,8 +29,9 @@ namespace lockstep {
 // it must live for ever.
 void InitLog(const char* program);
 
-// " name=value"; the value in quotes, with escapes, when it is empty or holds
-// anything but printable ASCII without blanks, quotes, '=' and backslashes.
+// " name=value"; the value in quotes when it is empty or holds anything but
+// printable ASCII without blanks, quotes, '=' and backslashes.  In quotes,
+// backslashes, quotes and control characters are escaped.
 std::string FieldText(absl::string_view name, absl::string_view value);
 
 template <typename Value>

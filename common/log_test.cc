@@ -19,6 +19,7 @@ TEST(LogTest, FieldsAreQuotedOnlyWhereTheyMustBe) {
   EXPECT_EQ(Field("count", 3), " count=3");
   EXPECT_EQ(Field("reason", "two words"), " reason=\"two words\"");
   EXPECT_EQ(Field("empty", ""), " empty=\"\"");
+  EXPECT_EQ(Field("text", "it's \xC3\xBC"), " text=\"it's \xC3\xBC\"");
   EXPECT_EQ(Field("tricky", "a=\"b\"\n"), " tricky=\"a=\\\"b\\\"\\n\"");
 }
 

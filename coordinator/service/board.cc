@@ -28,7 +28,7 @@ void LogChange(const v1::Job* before, const v1::Job& now) {
   if (!now.state_reason().empty()) {
     text = Field("reason", now.state_reason());
   }
-  LOG(INFO) << "job" << Field("job", now.name())
+  LOG(INFO) << "job changed" << Field("job", now.name())
             << Field("state", v1::Job::State_Name(now.state()))
             << Field("generation", now.generation()) << text;
 }
@@ -48,7 +48,7 @@ void LogChange(const v1::Worker* before, const v1::Worker& now) {
   if (!now.state_reason().empty()) {
     text += Field("reason", now.state_reason());
   }
-  LOG(INFO) << "worker" << Field("worker", now.name())
+  LOG(INFO) << "worker changed" << Field("worker", now.name())
             << Field("state", v1::Worker::State_Name(now.state()))
             << Field("peer", now.peer_address()) << text;
 }

@@ -29,6 +29,8 @@ class StepWatch final
 
   void Start(const v1::WatchStepMetricsRequest& request) {
     self_ = shared_from_this();
+    // At once: the first row may be long in coming.
+    StartSendInitialMetadata();
     const absl::Status status = Begin(request);
     if (!status.ok()) OnEnd(status);
   }

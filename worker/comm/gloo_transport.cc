@@ -133,6 +133,8 @@ GlooTransport::GlooTransport(int rank, int world, GlooOptions options,
 
 absl::Status GlooTransport::Open() {
   ASSIGN_OR_RETURN(const std::string host, NumericHostAddress(options_.host));
+  // Gloo would find the same, but leak memory with its message.
+  RETURN_IF_ERROR(CheckListenable(host));
   const auto error = Caught([&] {
     device_ = gloo::transport::tcp::CreateDevice(host.c_str());
     context_ = device_->createContext(rank_, world_);
@@ -162,6 +164,9 @@ GlooTransport::~GlooTransport() {
   if (guard_thread_.joinable()) guard_thread_.join();
   if (watch_ != nullptr) watch_->abortWaitRecv();
   if (watch_thread_.joinable()) watch_thread_.join();
+  // Before farewells_, into which connections receive.
+  watch_ = nullptr;
+  context_ = nullptr;
 }
 
 absl::Status GlooTransport::Connect(

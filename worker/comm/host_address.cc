@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -62,6 +63,32 @@ absl::StatusOr<std::string> NumericHostAddress(const std::string& host) {
       "\": expected a numeric address (names are not looked up) or one of the "
       "interfaces ",
       absl::StrJoin(names, ", ")));
+}
+
+absl::Status CheckListenable(const std::string& address) {
+  sockaddr_storage at = {};
+  socklen_t size;
+  if (auto* v4 = reinterpret_cast<sockaddr_in*>(&at);
+      inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    size = sizeof(sockaddr_in);
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&at);
+    if (inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) != 1) {
+      return absl::InternalError(
+          absl::StrCat("not a numeric address: ", address));
+    }
+    v6->sin6_family = AF_INET6;
+    size = sizeof(sockaddr_in6);
+  }
+  const int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool ok =
+      fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (ok) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", address, ": ", std::strerror(error)));
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lockstep {
@@ -16,6 +17,12 @@ namespace lockstep {
 // Errors:
 //   InvalidArgument: `host` is neither; the message lists the interfaces.
 absl::StatusOr<std::string> NumericHostAddress(const std::string& host);
+
+// Whether `address`, a numeric one, can be listened on.
+//
+// Errors:
+//   Unavailable: it is not this host's, or no port is left.
+absl::Status CheckListenable(const std::string& address);
 
 }  // namespace lockstep
 

@@ -30,5 +30,14 @@ TEST(HostAddressTest, NamesAreRefusedWithTheInterfacesThatWouldDo) {
   }
 }
 
+TEST(HostAddressTest, OnlyThisHostsAddressesCanBeListenedOn) {
+  EXPECT_TRUE(CheckListenable("127.0.0.1").ok());
+  for (const char* other : {"192.0.2.1", "2001:db8::1"}) {
+    const absl::Status status = CheckListenable(other);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find(other), std::string::npos) << status;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -167,6 +167,9 @@ absl::Status OutputDirectory::Commit() {
     return Annotate(status, "output_directory");
   }
   committed_ = true;
+  // At once, and not at the end of this object: the process may be killed as
+  // soon as the coordinator knows that the job is done.
+  fs::remove_all(absl::StrCat(output_directory_, "/", nonce_), error);
   return absl::OkStatus();
 }
 

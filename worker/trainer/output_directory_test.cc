@@ -45,6 +45,7 @@ TEST(OutputDirectoryTest, CommitIsARenameAndLeavesNothingElse) {
     EXPECT_FALSE(fs::exists(out + "/model"));
 
     EXPECT_TRUE(output->Commit().ok());
+    EXPECT_EQ(CountEntries(out), 1);
     EXPECT_TRUE(output->Commit().ok());
   }
   EXPECT_EQ(folder.Read("a/b/model/weights"), "w");
