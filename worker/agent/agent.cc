@@ -54,6 +54,12 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
       new Agent(std::move(options), std::move(core), std::move(wake), clock));
 }
 
+Agent::Trainer::Trainer(TrainerId the_id,
+                        std::unique_ptr<TrainerProcess> the_process)
+    : id(the_id),
+      process(std::move(the_process)),
+      prefix(absl::StrCat("[trainer ", process->process_id(), "] ")) {}
+
 Agent::Agent(Options options, AgentCore core, UniqueFd wake, Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
@@ -159,13 +165,9 @@ void Agent::CarryOut(AgentEffect& effect) {
       stillborn_.emplace_back(spawn->trainer, process.status().message());
       return;
     }
-    trainer_.emplace();
-    trainer_->id = spawn->trainer;
-    trainer_->process = *std::move(process);
-    const int64_t pid = trainer_->process->process_id();
-    trainer_->prefix = absl::StrCat("[trainer ", pid, "] ");
+    trainer_.emplace(spawn->trainer, *std::move(process));
     LOG(INFO) << "trainer started" << Field("trainer", spawn->trainer)
-              << Field("pid", pid);
+              << Field("pid", trainer_->process->process_id());
   } else if (auto* kill = std::get_if<KillTrainer>(&effect)) {
     LS_CHECK(trainer_.has_value() && trainer_->id == kill->trainer);
     KillTrainerProcess(kill->reason);

@@ -91,11 +91,13 @@ class Agent {
 
   // The current trainer, from spawn to reaping.
   struct Trainer {
+    Trainer(TrainerId the_id, std::unique_ptr<TrainerProcess> the_process);
+
     TrainerId id;
     std::unique_ptr<TrainerProcess> process;
-    std::string prefix;                        // Of its lines.
-    std::optional<Instant> link_end_deadline;  // It has closed its link.
+    std::string prefix;  // Of its lines.
     bool link_open = true;
+    std::optional<Instant> link_end_deadline;  // It has closed its link.
   };
 
   Agent(Options options, AgentCore core, UniqueFd wake, Clock& clock);

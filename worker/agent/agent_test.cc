@@ -156,6 +156,22 @@ TEST(AgentTest, ServesAGenerationToItsEnd) {
   EXPECT_EQ(FakeCoordinator::Last(coordinator.memory()).trainer_death_count, 0);
 }
 
+TEST(AgentTest, WhatATrainerSaidBeforeItsDeathIsNotLost) {
+  FakeCoordinator coordinator;
+  Running agent(
+      MakeOptions(coordinator.address(), "steps=600,exit_after_steps"));
+  ASSERT_TRUE(coordinator.WaitUntil(TrainerIsReady));
+  coordinator.Send(MakePrepare());
+
+  coordinator.Send(MakeStart());
+
+  ASSERT_TRUE(coordinator.WaitUntil(HoldsIn(Phase::kFailed)));
+  EXPECT_THAT(StepsOf(coordinator.memory(), 0), SizeIs(600));
+  const WorkerStatus status = FakeCoordinator::Last(coordinator.memory());
+  EXPECT_EQ(status.held->committed_step_count, 600);
+  EXPECT_EQ(status.last_trainer_death.substr(0, 11), "exit code 5");
+}
+
 TEST(AgentTest, ReconnectsToARestartedCoordinatorAndSendsWhatIsUnacknowledged) {
   FakeCoordinator coordinator;
   Running agent(MakeOptions(coordinator.address(), "steps=10"));

@@ -111,6 +111,7 @@ class FakeTrainer {
       RETURN_IF_ERROR(link_.SendStepReport(metrics));
       held_->committed_step_count = step + 1;
     }
+    if (behaviour_.does("exit_after_steps")) _exit(5);
     return behaviour_.steps > 0 ? Tell(Phase::kOutputReady) : absl::OkStatus();
   }
 

@@ -13,6 +13,7 @@
 //   child            has a child that does not end, in its process group
 //   ignore_release   does not let go
 //   steps=N          takes N steps when it is started, then has its output
+//   exit_after_steps exits with 5 after them instead
 #ifndef WORKER_AGENT_FAKE_TRAINER_H_
 #define WORKER_AGENT_FAKE_TRAINER_H_
 
