@@ -119,12 +119,6 @@ class GlooCommunicator final : public Communicator {
     return ShardOf({0, n}, rank, world());
   }
 
-  // Gives up what is pending once the others were told why.
-  absl::Status Settle(const absl::Status& status) {
-    if (!status.ok()) transport_->AwaitFarewell();
-    return status;
-  }
-
   absl::Status AllReduce(Reduction reduction, int64_t* data, int64_t n) {
     if (n * int64_t{sizeof(int64_t)} <= kOneRoundBytes) {
       return AllReduceInOneRound(reduction, data, n);
@@ -154,7 +148,7 @@ class GlooCommunicator final : public Communicator {
       for (const auto& t : transfers) RETURN_IF_ERROR(t->WaitAll());
       return absl::OkStatus();
     };
-    RETURN_IF_ERROR(Settle(exchange()));
+    RETURN_IF_ERROR(exchange());
     for (int i = 0; i < world() - 1; ++i) {
       ReduceInto(reduction, data, staging_.data() + i * n, n);
     }
@@ -242,7 +236,7 @@ class GlooCommunicator final : public Communicator {
       }
       return absl::OkStatus();
     };
-    return Settle(exchange());
+    return exchange();
   }
 
   absl::Status Gather(char* data, int64_t n, int64_t element_bytes) {
@@ -265,7 +259,7 @@ class GlooCommunicator final : public Communicator {
       for (const auto& t : transfers) RETURN_IF_ERROR(t->WaitAll());
       return absl::OkStatus();
     };
-    return Settle(exchange());
+    return exchange();
   }
 
   absl::Status BroadcastFrom(int root, char* data, int64_t bytes) {
@@ -284,7 +278,7 @@ class GlooCommunicator final : public Communicator {
       for (const auto& t : transfers) RETURN_IF_ERROR(t->WaitAll());
       return absl::OkStatus();
     };
-    return Settle(exchange());
+    return exchange();
   }
 
   const std::shared_ptr<GlooTransport> transport_;

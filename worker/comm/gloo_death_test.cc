@@ -101,8 +101,8 @@ class GlooDeathTest : public ::testing::Test {
   Child children_[kWorld];
 
  private:
-  // A length byte and Gloo's address.
-  static constexpr int kAddressBytes = 256;
+  // Two bytes of length and the address.
+  static constexpr int kAddressBytes = 1024;
 
   static bool ReadAll(int fd, void* to, size_t bytes) {
     char* at = static_cast<char*>(to);
@@ -128,15 +128,19 @@ class GlooDeathTest : public ::testing::Test {
     if (!listener.ok()) _exit(4);
     for (const std::string& address : (*listener)->addresses()) {
       char block[kAddressBytes] = "";
-      block[0] = static_cast<char>(address.size());
-      std::memcpy(block + 1, address.data(), address.size());
+      const auto size = static_cast<uint16_t>(address.size());
+      if (size > kAddressBytes - sizeof(size)) _exit(9);
+      std::memcpy(block, &size, sizeof(size));
+      std::memcpy(block + sizeof(size), address.data(), size);
       if (write(out, block, kAddressBytes) != kAddressBytes) _exit(5);
     }
     std::vector<std::string> peers;
     for (int peer = 0; peer < kWorld; ++peer) {
       char block[kAddressBytes];
       if (!ReadAll(in, block, kAddressBytes)) _exit(6);
-      peers.emplace_back(block + 1, static_cast<unsigned char>(block[0]));
+      uint16_t size;
+      std::memcpy(&size, block, sizeof(size));
+      peers.emplace_back(block + sizeof(size), size);
     }
     auto end =
         (*listener)->Connect(peers, RealClock().Now() + absl::Seconds(60));

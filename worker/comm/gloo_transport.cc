@@ -43,8 +43,13 @@ constexpr uint32_t kTransportVersion = 1;
 // For Gloo; what really limits a wait is the guard thread.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 30);
 
-// A farewell is worth this much delay of an error.
-constexpr absl::Duration kFarewellBudget = absl::Milliseconds(50);
+// To be written to the others' connections; they need not read it.
+constexpr absl::Duration kFarewellBudget = absl::Milliseconds(500);
+
+// For control to say why a transfer broke.  Its end follows that of the
+// transfers at once, unless the machine is very busy.
+constexpr absl::Duration kVerdictStep = absl::Milliseconds(2);
+constexpr int kVerdictStepsMax = 1000;
 
 // The one boundary: runs `call` and turns what Gloo throws into its text.
 template <typename Call>
@@ -69,9 +74,15 @@ std::string ToText(const std::vector<char>& address) {
   return gloo::transport::tcp::Address(address).str();
 }
 
-std::vector<char> ToBytes(const std::string& address) {
-  return {address.begin(), address.end()};
-}
+// The halves of what a rank gives for another: its addresses for transfers and
+// for control.
+struct PeerAddress {
+  explicit PeerAddress(const std::string& both)
+      : transfers(both.begin(), both.begin() + both.size() / 2),
+        control(both.begin() + both.size() / 2, both.end()) {}
+  std::vector<char> transfers;
+  std::vector<char> control;
+};
 
 template <size_t kSize>
 void CopyText(absl::string_view text, char (&to)[kSize]) {
@@ -137,14 +148,16 @@ absl::Status GlooTransport::Open() {
   RETURN_IF_ERROR(CheckListenable(host));
   const auto error = Caught([&] {
     device_ = gloo::transport::tcp::CreateDevice(host.c_str());
-    context_ = device_->createContext(rank_, world_);
-    // Of a connect only, five-fold; the guard ends it long before.
-    context_->setTimeout(std::chrono::hours(10));
-    for (int peer = 0; peer < world_; ++peer) {
-      if (peer == rank_) continue;
-      const std::vector<char> bytes =
-          context_->createPair(peer)->address().bytes();
-      addresses_[peer].assign(bytes.begin(), bytes.end());
+    for (auto* context : {&context_, &control_}) {
+      *context = device_->createContext(rank_, world_);
+      // Of a connect only, five-fold; the guard ends it long before.
+      (*context)->setTimeout(std::chrono::hours(10));
+      for (int peer = 0; peer < world_; ++peer) {
+        if (peer == rank_) continue;
+        const std::vector<char> bytes =
+            (*context)->createPair(peer)->address().bytes();
+        addresses_[peer].append(bytes.data(), bytes.size());
+      }
     }
   });
   if (error) {
@@ -166,6 +179,7 @@ GlooTransport::~GlooTransport() {
   if (watch_thread_.joinable()) watch_thread_.join();
   // Before farewells_, into which connections receive.
   watch_ = nullptr;
+  control_ = nullptr;
   context_ = nullptr;
 }
 
@@ -178,7 +192,8 @@ absl::Status GlooTransport::Connect(
   }
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
-    if (Caught([&] { ToText(ToBytes(peer_addresses[peer])); })) {
+    const PeerAddress address(peer_addresses[peer]);
+    if (Caught([&] { ToText(address.transfers), ToText(address.control); })) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the address of rank ", peer, " is malformed: ",
           peer_addresses[peer].size(), " bytes, which no rank's Listen made"));
@@ -195,7 +210,7 @@ absl::Status GlooTransport::Connect(
 
   if (world_ > 1) {
     const auto error = Caught([&] {
-      watch_ = context_->createUnboundBuffer(farewells_.data(),
+      watch_ = control_->createUnboundBuffer(farewells_.data(),
                                              world_ * sizeof(Farewell));
     });
     LS_CHECK(!error);
@@ -229,17 +244,19 @@ absl::Status GlooTransport::ConnectPeers(
     const std::vector<std::string>& peer_addresses) {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
-    const std::vector<char> address = ToBytes(peer_addresses[peer]);
+    const PeerAddress address(peer_addresses[peer]);
     {
       MutexLock lock(&mutex_);
       if (!failure_.ok()) return failure_;
       waiting_peer_ = peer;
       waiting_until_ = connect_deadline_;
-      activity_ = absl::StrCat("connecting to ", ToText(address));
+      activity_ = absl::StrCat("connecting to ", ToText(address.transfers));
       changed_.SignalAll();
     }
-    const auto error =
-        Caught([&] { context_->getPair(peer)->connect(address); });
+    const auto error = Caught([&] {
+      context_->getPair(peer)->connect(address.transfers);
+      control_->getPair(peer)->connect(address.control);
+    });
     {
       MutexLock lock(&mutex_);
       waiting_peer_ = -1;
@@ -365,10 +382,14 @@ absl::Status GlooTransport::Wait(UnboundBuffer& buffer, bool receive,
 }
 
 void GlooTransport::FailBroken(int peer, const std::string& what) {
-  // A broken connection brings nothing more, so that the farewell is complete
-  // or never came.
-  const Farewell& farewell = farewells_[peer];
+  AwaitVerdict(peer);
+  FailFor(peer, what);
+}
+
+void GlooTransport::FailFor(int peer, const std::string& what) {
   MutexLock lock(&mutex_);
+  if (!failure_.ok()) return;
+  const Farewell& farewell = farewells_[peer];
   switch (farewell.kind) {
     case Farewell::kNone:
       return FailLocked(absl::UnavailableError(
@@ -393,21 +414,27 @@ void GlooTransport::FailBroken(int peer, const std::string& what) {
   }
 }
 
-bool GlooTransport::IsBroken(int peer) {
+// What is cut brings nothing more: after this the farewell is complete or never
+// came.
+void GlooTransport::AwaitVerdict(int peer) {
+  for (int i = 0; i < kVerdictStepsMax; ++i) {
+    {
+      MutexLock lock(&mutex_);
+      // While connecting nobody says farewell.
+      if (!failure_.ok() || phase_ != Phase::kOpen) return;
+      if (i > 0) changed_.WaitFor(&mutex_, kVerdictStep);
+    }
+    if (IsCut(peer)) return;
+  }
+}
+
+bool GlooTransport::IsCut(int peer) {
   char byte;
   return Caught([&] {
-           context_->createUnboundBuffer(&byte, 1)->recv(peer, kProbeSlot, 0,
+           control_->createUnboundBuffer(&byte, 1)->recv(peer, kProbeSlot, 0,
                                                          1);
          })
       .has_value();
-}
-
-void GlooTransport::AwaitFarewell() {
-  MutexLock lock(&mutex_);
-  // Bounded: whoever is told less is still told by the connection's end.
-  for (int i = 0; i < 20 && !farewell_done_; ++i) {
-    changed_.WaitFor(&mutex_, absl::Milliseconds(10));
-  }
 }
 
 // Ends a wait that lasts too long, and says farewell.
@@ -440,8 +467,6 @@ void GlooTransport::RunGuard() {
   if (was_open) SayFarewell();
   {
     MutexLock lock(&mutex_);
-    farewell_done_ = true;
-    changed_.SignalAll();
     if (failure_.ok()) return;  // Closing: connections end with their pairs.
   }
   CloseConnections();
@@ -459,7 +484,7 @@ void GlooTransport::RunWatch() {
       // When two came at once the first one's rank is lost; its connection's
       // end brings it up again.
       if (farewells_[from].kind == Farewell::kLeft) continue;
-      FailBroken(from, "farewell");
+      FailFor(from, "farewell");
       return;
     }
     if (!status().ok()) return;
@@ -468,13 +493,13 @@ void GlooTransport::RunWatch() {
     // what still needs one of them will.
     std::optional<int> culprit;
     for (int peer = 0; peer < world_; ++peer) {
-      if (peer == rank_ || !IsBroken(peer)) continue;
+      if (peer == rank_ || !IsCut(peer)) continue;
       const Farewell::Kind kind = farewells_[peer].kind;
       if (kind == Farewell::kLeft) continue;
       if (!culprit || kind == Farewell::kNone) culprit = peer;
       if (kind == Farewell::kNone) break;
     }
-    if (culprit) FailBroken(*culprit, *error);
+    if (culprit) FailFor(*culprit, *error);
     return;
   }
 }
@@ -495,7 +520,7 @@ void GlooTransport::SayFarewell() {
   std::vector<std::unique_ptr<UnboundBuffer>> sends;
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
-    auto send = context_->createUnboundBuffer(&farewell, sizeof(farewell));
+    auto send = control_->createUnboundBuffer(&farewell, sizeof(farewell));
     const auto broken =
         Caught([&] { send->send(peer, kWatchSlot, 0, sizeof(farewell)); });
     if (!broken) sends.push_back(std::move(send));
@@ -512,11 +537,13 @@ void GlooTransport::SayFarewell() {
 // Softly, so that what was sent arrives.  Gloo does this when a wait times out,
 // in every state of a connection and for waits in every thread.
 void GlooTransport::CloseConnections() {
-  char byte;
-  Caught([&] {
-    context_->createUnboundBuffer(&byte, 1)->waitRecv(
-        nullptr, std::chrono::milliseconds(1));
-  });
+  for (const auto& context : {context_, control_}) {
+    char byte;
+    Caught([&] {
+      context->createUnboundBuffer(&byte, 1)->waitRecv(
+          nullptr, std::chrono::milliseconds(1));
+    });
+  }
 }
 
 GlooTransport::Transfers::Transfers(GlooTransport& transport, int peer,

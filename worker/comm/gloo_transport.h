@@ -8,15 +8,20 @@
 //      |           |           |          ^
 //      '-----------'-----------'----------'   first error, or Abort
 //
-// A failure is noticed in one of three ways, and the first one stays:
-//   - the connection to a rank breaks: a watch, a receive that is always
-//     pending on every connection, ends; so a death is noticed within
+// Every two ranks share two connections: one for transfers, and one for
+// control, which is idle until the end.  A failure is noticed in one of three
+// ways, and the first one stays:
+//   - the connections to a rank break: a watch, a receive that is always
+//   pending
+//     on every control connection, ends; so a death is noticed within
 //     milliseconds, whomever the collective is waiting for;
 //   - one wait lasts longer than the time-out: a guard thread looks at the wait
 //     under way.  (Gloo's own time-outs are not used: they close every
 //     connection, and then the others would blame this rank.);
-//   - another rank says farewell over the watch: it has failed or was aborted,
-//     and tells whose fault it is, so that all ranks name the same one.
+//   - another rank says farewell: it has failed or was aborted, and tells whose
+//     fault it is, so that all ranks name the same one.  It does so over
+//     control, where nothing is in its way; who sees a transfer broken waits
+//     for control to say why.
 // A rank that ends without a failure says farewell too; that fails what others
 // still need from it and nothing else.
 //
@@ -114,11 +119,6 @@ class GlooTransport {
   absl::Status status() const;
   std::optional<int> failed_peer() const;
 
-  // Blocks until the other ranks have been told of a failure, or could not be
-  // within a short time.  Until then transfers under way must stay as they are,
-  // or the message would be stuck behind them.
-  void AwaitFarewell();
-
  private:
   struct Hello;
   struct Farewell;
@@ -133,9 +133,15 @@ class GlooTransport {
   absl::Status Wait(gloo::transport::UnboundBuffer& buffer, bool receive,
                     int peer);
 
-  // The connection to `peer` is broken: finds out why and fails.
+  // A connection to `peer` is broken: finds out why and fails.
   void FailBroken(int peer, const std::string& what);
-  bool IsBroken(int peer);
+
+  // Fails for the reason that `peer`'s farewell gives, if it came.
+  void FailFor(int peer, const std::string& what);
+
+  // Whether control to `peer` is broken; waits until it is, or for a while.
+  bool IsCut(int peer);
+  void AwaitVerdict(int peer);
 
   void RunGuard();
   void RunWatch();
@@ -151,10 +157,11 @@ class GlooTransport {
   std::vector<std::string> addresses_;
 
   std::shared_ptr<gloo::transport::Device> device_;
-  std::shared_ptr<gloo::transport::Context> context_;
+  std::shared_ptr<gloo::transport::Context> context_;  // Transfers.
+  std::shared_ptr<gloo::transport::Context> control_;
 
   // What the others' farewells are received into: entry i is rank i's, written
-  // by Gloo's thread and complete once the watch or the connection has ended.
+  // by Gloo's thread, complete once it was received or control is cut.
   std::vector<Farewell> farewells_;
   std::unique_ptr<gloo::transport::UnboundBuffer> watch_;
 
@@ -163,7 +170,6 @@ class GlooTransport {
   CondVar changed_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kListening;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool farewell_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::optional<int> failed_peer_ ABSL_GUARDED_BY(mutex_);
   std::string activity_ ABSL_GUARDED_BY(mutex_);
