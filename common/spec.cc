@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/check.h"
 #include "common/printable.h"
+#include "common/schedule.h"
 
 namespace lockstep {
 namespace {
@@ -378,10 +379,17 @@ class Resolver {
         break;
     }
     if (Int("schedule.warmup_steps", schedule.warmup_steps(), 0, kStepsMax) &&
-        steps_sound && schedule.warmup_steps() > MaxSteps(spec_, 0)) {
-      faults_.Add("schedule.warmup_steps",
-                  absl::StrCat("at most the job's steps, ", MaxSteps(spec_, 0)),
-                  absl::StrCat(schedule.warmup_steps()));
+        steps_sound) {
+      const absl::StatusOr<int64_t> max_steps = MaxSteps(spec_, 0);
+      if (!max_steps.ok()) {
+        faults_.Add("schedule.max_tokens",
+                    absl::StrCat("at most ", kStepsMax, " steps of tokens"),
+                    absl::StrCat(schedule.max_tokens()));
+      } else if (schedule.warmup_steps() > *max_steps) {
+        faults_.Add("schedule.warmup_steps",
+                    absl::StrCat("at most the job's steps, ", *max_steps),
+                    absl::StrCat(schedule.warmup_steps()));
+      }
     }
     if (schedule.decay() == v1::ScheduleSpec::DECAY_UNSPECIFIED) {
       schedule.set_decay(v1::ScheduleSpec::COSINE);
@@ -500,29 +508,25 @@ bool KnowsMaxSteps(const v1::JobSpec& spec) {
   return spec.schedule().length_case() != v1::ScheduleSpec::kEpochs;
 }
 
-int64_t MaxSteps(const v1::JobSpec& spec, int64_t training_sample_count) {
+absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
+                                 int64_t training_sample_count) {
   const v1::ScheduleSpec& schedule = spec.schedule();
+  TrainingLength length;
   switch (schedule.length_case()) {
-    case v1::ScheduleSpec::kMaxSteps:
-      return schedule.max_steps();
     case v1::ScheduleSpec::kMaxTokens:
-      return (schedule.max_tokens() - 1) / TokensPerStep(spec) + 1;
-    case v1::ScheduleSpec::kEpochs: {
-      LS_CHECK(training_sample_count > 0);
-      // One rounding of a product, the same everywhere.  The bound keeps the
-      // conversion defined; no data comes near it.
-      const double samples = std::ceil(std::min(
-          schedule.epochs() * static_cast<double>(training_sample_count),
-          0x1p60));
-      return std::max<int64_t>(1, (static_cast<int64_t>(samples) - 1) /
-                                          spec.batch().global_batch_size() +
-                                      1);
-    }
-    case v1::ScheduleSpec::LENGTH_NOT_SET:
+      length = TrainTokens{schedule.max_tokens()};
       break;
+    case v1::ScheduleSpec::kEpochs:
+      length = TrainEpochs{schedule.epochs()};
+      break;
+    default:
+      return schedule.max_steps();
   }
-  LS_CHECK(false && "the spec is not resolved");
-  return 0;
+  return ResolveStepCount(
+      length,
+      {.global_batch_size = spec.batch().global_batch_size(),
+       .sequence_length = spec.data().sequence_length()},
+      KnowsMaxSteps(spec) ? 1 : training_sample_count);
 }
 
 ModelConfig ToModelConfig(const v1::Gpt2Config& config) {

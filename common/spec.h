@@ -39,10 +39,14 @@ int64_t TokensPerStep(const v1::JobSpec& spec);
 // Whether the spec alone says how many steps there are (not with `epochs`).
 bool KnowsMaxSteps(const v1::JobSpec& spec);
 
-// Optimizer steps of the whole job, at least 1.  `training_sample_count` is the
-// number of samples outside the held-out part; it is looked at only if
-// KnowsMaxSteps() is false, and then must be positive.
-int64_t MaxSteps(const v1::JobSpec& spec, int64_t training_sample_count);
+// Optimizer steps of the whole job (see ResolveStepCount).
+// `training_sample_count` is the number of samples outside the held-out part;
+// it is looked at only if KnowsMaxSteps() is false, and then must be positive.
+//
+// Errors:
+//   InvalidArgument: more than kStepCountMax steps.
+absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
+                                 int64_t training_sample_count);
 
 // Of a resolved `model.gpt2`.
 ModelConfig ToModelConfig(const v1::Gpt2Config& config);

@@ -125,7 +125,7 @@ std::vector<Bounds> AllBounds() {
        {"1", "1099511627776"},
        {"-1", "0", "1099511627777"}},
       {"schedule.max_tokens",
-       "schedule { max_tokens: $ }",
+       "schedule { max_tokens: $ } batch { global_batch_size: 1048576 }",
        {"1", "1152921504606846976"},
        {"-1", "0", "1152921504606846977"}},
       {"schedule.epochs",
@@ -276,6 +276,9 @@ TEST(SpecTest, RulesBetweenFields) {
        "schedule.warmup_steps: expected at most the job's steps, 100, got 101"},
       // 1,024 tokens a step: 1,025 are two steps.
       {"schedule { max_tokens: 1025 warmup_steps: 2 }", nullptr},
+      {"schedule { max_tokens: 1125899906842625 }",
+       "schedule.max_tokens: expected at most 1099511627776 steps of tokens, "
+       "got 1125899906842625"},
       {"schedule { max_tokens: 1024 warmup_steps: 2 }",
        "schedule.warmup_steps: expected at most the job's steps, 1, got 2"},
       {"schedule { min_learning_rate: 0.01 }",
@@ -484,7 +487,7 @@ TEST(SpecTest, CountsOfAStep) {
 
 TEST(SpecTest, LengthIsRoundedUpToWholeSteps) {
   EXPECT_TRUE(KnowsMaxSteps(Sound()));
-  EXPECT_EQ(MaxSteps(Sound(), 0), 100);
+  EXPECT_EQ(*MaxSteps(Sound(), 0), 100);
 
   struct {
     const char* text;
@@ -494,18 +497,20 @@ TEST(SpecTest, LengthIsRoundedUpToWholeSteps) {
       {"schedule { max_tokens: 1 }", 0, 1},
       {"schedule { max_tokens: 1024 }", 0, 1},
       {"schedule { max_tokens: 1025 }", 0, 2},
-      {"schedule { max_tokens: 1152921504606846976 }", 0, int64_t{1} << 50},
+      {"schedule { max_tokens: 1125899906842624 }", 0, int64_t{1} << 40},
       {"schedule { epochs: 1 }", 16, 1},
       {"schedule { epochs: 1 }", 17, 2},
       {"schedule { epochs: 3 }", 1000, 188},
       {"schedule { epochs: 1e-9 }", 5, 1},
       {"schedule { epochs: 0.1 }", 160, 1},
-      {"schedule { epochs: 1e6 }", int64_t{1} << 60, int64_t{1} << 56},
+      {"schedule { epochs: 0.5 }", int64_t{1} << 45, int64_t{1} << 40},
   };
   for (const auto& c : kCases) {
-    EXPECT_EQ(MaxSteps(With(c.text), c.samples), c.steps) << c.text;
+    EXPECT_EQ(*MaxSteps(With(c.text), c.samples), c.steps) << c.text;
   }
   EXPECT_FALSE(KnowsMaxSteps(With("schedule { epochs: 1 }")));
+  EXPECT_FALSE(
+      MaxSteps(With("schedule { epochs: 1e6 }"), int64_t{1} << 60).ok());
 }
 
 TEST(SpecTest, ModelConfigIsTheResolvedGpt2) {

@@ -74,12 +74,14 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
     ASSIGN_OR_RETURN(job.data_digest_, job.tokens_->Fingerprint());
 
     const v1::ScheduleSpec& schedule = spec.schedule();
+    ASSIGN_OR_RETURN(const int64_t max_steps,
+                     MaxSteps(spec, job.tokens_->training_sample_count()));
     job.schedule_ = {
         .peak = schedule.peak_learning_rate(),
         .minimum = schedule.min_learning_rate(),
         .decay = DecayOf(schedule.decay()),
         .warmup_steps = schedule.warmup_steps(),
-        .max_steps = MaxSteps(spec, job.tokens_->training_sample_count()),
+        .max_steps = max_steps,
     };
     job.order_ = data.order() == v1::DataSpec::SEQUENTIAL
                      ? SampleOrder::kSequential
