@@ -49,6 +49,7 @@ constexpr absl::Duration kFarewellBudget = absl::Milliseconds(500);
 
 // For a process that runs to answer whether it does.
 constexpr absl::Duration kAnswerBudget = absl::Seconds(1);
+constexpr absl::Duration kAnswerStep = absl::Milliseconds(50);
 
 // For control to say why a transfer broke.  Its end follows that of the
 // transfers at once, unless the machine is very busy.
@@ -523,7 +524,7 @@ std::vector<int> GlooTransport::MutePeers() {
     MutexLock lock(&mutex);
     while (!over) {
       const int peer = asking;
-      changed.WaitFor(&mutex, std::max(until - clock_.Now(), kVerdictStep));
+      changed.WaitFor(&mutex, std::max(until - clock_.Now(), kAnswerStep));
       if (clock_.Now() < until || over || peer < 0 || asking != peer) continue;
       asked[peer]->abortWaitRecv();
     }
