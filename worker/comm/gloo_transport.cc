@@ -36,6 +36,7 @@ using gloo::transport::UnboundBuffer;
 constexpr uint64_t kWatchSlot = 1;
 constexpr uint64_t kHelloSlot = 2;
 constexpr uint64_t kProbeSlot = 3;
+constexpr uint64_t kAnswerSlot = 4;
 
 constexpr uint32_t kHelloMagic = 0x4b43534c;  // "LSCK"
 constexpr uint32_t kTransportVersion = 1;
@@ -45,6 +46,10 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 30);
 
 // To be written to the others' connections; they need not read it.
 constexpr absl::Duration kFarewellBudget = absl::Milliseconds(500);
+
+// For a process that runs to answer whether it does.
+constexpr absl::Duration kAnswerBudget = absl::Seconds(1);
+constexpr absl::Duration kAnswerStep = absl::Milliseconds(50);
 
 // For control to say why a transfer broke.  Its end follows that of the
 // transfers at once, unless the machine is very busy.
@@ -179,6 +184,7 @@ GlooTransport::~GlooTransport() {
   if (watch_thread_.joinable()) watch_thread_.join();
   // Before farewells_, into which connections receive.
   watch_ = nullptr;
+  answer_ = nullptr;
   control_ = nullptr;
   context_ = nullptr;
 }
@@ -212,6 +218,7 @@ absl::Status GlooTransport::Connect(
     const auto error = Caught([&] {
       watch_ = control_->createUnboundBuffer(farewells_.data(),
                                              world_ * sizeof(Farewell));
+      answer_ = control_->createUnboundBuffer(&answer_byte_, 1);
     });
     LS_CHECK(!error);
     for (int peer = 0; peer < world_; ++peer) {
@@ -219,6 +226,7 @@ absl::Status GlooTransport::Connect(
       if (const auto broken = Caught([&] {
             watch_->recv(peer, kWatchSlot, peer * sizeof(Farewell),
                          sizeof(Farewell));
+            answer_->send(peer, kAnswerSlot, 0, 1);
           })) {
         FailBroken(peer, *broken);
         return status();
@@ -440,9 +448,10 @@ bool GlooTransport::IsCut(int peer) {
 // Ends a wait that lasts too long, and says farewell.
 void GlooTransport::RunGuard() {
   bool was_open;
+  int overdue = -1;
   {
     MutexLock lock(&mutex_);
-    while (!closing_ && failure_.ok()) {
+    while (!closing_ && failure_.ok() && overdue < 0) {
       // Never longer than this: a wait that begins while this sleeps is over
       // no earlier than that.
       absl::Duration sleep = options_.timeout;
@@ -450,26 +459,95 @@ void GlooTransport::RunGuard() {
         const absl::Duration left = waiting_until_ - clock_.Now();
         sleep = std::min(sleep, left);
         if (left <= absl::ZeroDuration()) {
-          const std::string limit = phase_ == Phase::kOpen
-                                        ? absl::FormatDuration(options_.timeout)
-                                        : std::string("the time given for it");
-          FailLocked(absl::UnavailableError(absl::StrCat(
-                         "rank ", waiting_peer_, " was silent for ", limit,
-                         " in ", activity_)),
-                     waiting_peer_);
-          break;
+          overdue = waiting_peer_;
+          continue;
         }
       }
       changed_.WaitFor(&mutex_, sleep);
     }
     was_open = phase_ == Phase::kOpen;
+    if (overdue >= 0 && !was_open) {
+      FailLocked(absl::UnavailableError(absl::StrCat(
+                     "rank ", overdue, " was silent for the time given for ",
+                     activity_)),
+                 overdue);
+    }
   }
+  if (overdue >= 0 && was_open) FailOverdue(overdue);
   if (was_open) SayFarewell();
   {
     MutexLock lock(&mutex_);
     if (failure_.ok()) return;  // Closing: connections end with their pairs.
   }
   CloseConnections();
+}
+
+// The rank awaited may itself be waiting for one that hangs: who does not even
+// answer is at fault before it.
+void GlooTransport::FailOverdue(int peer) {
+  const std::vector<int> mute = MutePeers();
+  const bool is_mute = std::find(mute.begin(), mute.end(), peer) != mute.end();
+  const int culprit = mute.empty() || is_mute ? peer : mute.front();
+  MutexLock lock(&mutex_);
+  const std::string limit = absl::FormatDuration(options_.timeout);
+  FailLocked(
+      absl::UnavailableError(
+          culprit == peer
+              ? absl::StrCat("rank ", peer, " was silent for ", limit, " in ",
+                             activity_)
+              : absl::StrCat("rank ", culprit, " does not answer; rank ", peer,
+                             " was awaited for ", limit, " in ", activity_)),
+      culprit);
+}
+
+// Every rank keeps an answer pending on every control connection, which Gloo's
+// thread sends when it is asked for, whatever the others do.
+std::vector<int> GlooTransport::MutePeers() {
+  std::vector<char> answers(world_);
+  std::vector<std::unique_ptr<UnboundBuffer>> asked(world_);
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_) continue;
+    asked[peer] = control_->createUnboundBuffer(&answers[peer], 1);
+    // One that is cut is the watch's business.
+    if (Caught([&] { asked[peer]->recv(peer, kAnswerSlot, 0, 1); })) {
+      asked[peer] = nullptr;
+    }
+  }
+  // Ends the wait for a peer once its time is up.  One by one: an abort would
+  // also hide an answer that came.
+  Mutex mutex;
+  CondVar changed;
+  int asking = -1;
+  bool over = false;
+  std::thread reaper = StartThread("ls-comm-reaper", [&] {
+    const Instant until = clock_.Now() + kAnswerBudget;
+    MutexLock lock(&mutex);
+    while (!over) {
+      const int peer = asking;
+      changed.WaitFor(&mutex, std::max(until - clock_.Now(), kAnswerStep));
+      if (clock_.Now() < until || over || peer < 0 || asking != peer) continue;
+      asked[peer]->abortWaitRecv();
+    }
+  });
+  std::vector<int> mute;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (asked[peer] == nullptr) continue;
+    {
+      MutexLock lock(&mutex);
+      asking = peer;
+    }
+    bool answered = false;
+    const auto cut =
+        Caught([&] { answered = asked[peer]->waitRecv(nullptr, kForever); });
+    if (!cut && !answered) mute.push_back(peer);
+  }
+  {
+    MutexLock lock(&mutex);
+    over = true;
+    changed.SignalAll();
+  }
+  reaper.join();
+  return mute;
 }
 
 // Notices broken connections and farewells, whatever is waited for.

@@ -16,8 +16,10 @@
 //     on every control connection, ends; so a death is noticed within
 //     milliseconds, whomever the collective is waiting for;
 //   - one wait lasts longer than the time-out: a guard thread looks at the wait
-//     under way.  (Gloo's own time-outs are not used: they close every
-//     connection, and then the others would blame this rank.);
+//     under way, and asks all ranks whether they still run, since the one that
+//     is awaited may be waiting for one that hangs.  (Gloo's own time-outs are
+//     not used: they close every connection, and then the others would blame
+//     this rank.);
 //   - another rank says farewell: it has failed or was aborted, and tells whose
 //     fault it is, so that all ranks name the same one.  It does so over
 //     control, where nothing is in its way; who sees a transfer broken waits
@@ -143,6 +145,10 @@ class GlooTransport {
   bool IsCut(int peer);
   void AwaitVerdict(int peer);
 
+  // `peer` has been waited for too long: fails for whoever is at fault.
+  void FailOverdue(int peer);
+  std::vector<int> MutePeers();
+
   void RunGuard();
   void RunWatch();
   void SayFarewell();
@@ -164,6 +170,10 @@ class GlooTransport {
   // by Gloo's thread, complete once it was received or control is cut.
   std::vector<Farewell> farewells_;
   std::unique_ptr<gloo::transport::UnboundBuffer> watch_;
+
+  // What others may ask for, to see that this process runs.
+  char answer_byte_ = 1;
+  std::unique_ptr<gloo::transport::UnboundBuffer> answer_;
 
   // Taken before any lock of Gloo's.
   mutable Mutex mutex_;
