@@ -140,10 +140,11 @@ void AddMetricsCommand(CLI::App* app, CommandLine* line) {
   AddConnectionOptions(command, line);
   command->footer(R"(
 A row is one rank's report of one committed step.  LOSS and HELD-OUT are means
-in nats a token; RATE is the learning rate, MICRO the micro-batches that the
-rank ran.  Times are in milliseconds: STEP MS in all, of which DATA waited for
-samples, FORWARD and BACKWARD computed, WAIT waited for other ranks with
-nothing else to do, and UPDATE changed the weights.
+in nats a token; RATE is the learning rate ("skipped" if the step changed no
+weight), MICRO the micro-batches that the rank ran.  Times are in milliseconds:
+STEP MS in all, of which DATA waited for samples, FORWARD and BACKWARD
+computed, WAIT waited for other ranks with nothing else to do, and UPDATE
+changed the weights.
 
 Examples:
   lockstep metrics jobs/a1

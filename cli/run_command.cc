@@ -106,6 +106,7 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
+  const std::string& path() const { return path_; }
   std::string store() const { return path_ + "/store"; }
   std::string port_file() const { return path_ + "/port"; }
   std::string log(const std::string& name) const {
@@ -158,7 +159,7 @@ class Run {
     }
     if (code == kExitFailure || code == kExitJobFailed ||
         code == kExitUnreachable) {
-      ShowLogs();
+      ShowLogs(code == kExitJobFailed);
     }
     return code;
   }
@@ -203,11 +204,11 @@ class Run {
   }
 
   absl::Status StartDaemons() {
-    ASSIGN_OR_RETURN(coordinator_,
-                     Start("lockstep-coordinator", "coordinator",
-                           {Program("coordinator"), "--listen",
-                            "127.0.0.1:0", "--store", folder_->store(),
-                            "--port-file", folder_->port_file()}));
+    ASSIGN_OR_RETURN(
+        coordinator_,
+        Start("lockstep-coordinator", "coordinator",
+              {Program("coordinator"), "--listen", "127.0.0.1:0", "--store",
+               folder_->store(), "--port-file", folder_->port_file()}));
     RETURN_IF_ERROR(WaitForPort());
     if (interrupted_ != 0) return absl::OkStatus();
     const int count = options_.workers > 0 ? options_.workers
@@ -217,11 +218,11 @@ class Run {
                             : std::max(1, MachineThreads() / count);
     for (int i = 1; i <= count; ++i) {
       const std::string name = absl::StrCat("w", i);
-      ASSIGN_OR_RETURN(auto worker,
-                       Start(absl::StrCat("lockstep-worker ", name), name,
-                             {Program("worker"), "--coordinator",
-                              address_, "--name", name, "--device", "cpu",
-                              "--threads", absl::StrCat(threads)}));
+      ASSIGN_OR_RETURN(
+          auto worker,
+          Start(absl::StrCat("lockstep-worker ", name), name,
+                {Program("worker"), "--coordinator", address_, "--name", name,
+                 "--device", "cpu", "--threads", absl::StrCat(threads)}));
       workers_.push_back(std::move(worker));
     }
     return absl::OkStatus();
@@ -373,17 +374,20 @@ class Run {
     }
   }
 
-  // The one that ended, if one did; else all.
-  void ShowLogs() {
+  // Says where the logs are, and how those end that may explain what the error
+  // does not: of the daemon that ended, or of all if none answers for it.  A
+  // job that failed has said why itself.
+  void ShowLogs(bool job_failed) {
     folder_->KeepLogs();
+    env_.err << "lockstep: the daemons' logs are in " << folder_->path()
+             << "\n";
     std::vector<Daemon*> daemons = Workers();
     if (coordinator_) daemons.insert(daemons.begin(), coordinator_.get());
     for (const Daemon* daemon : daemons) {
+      if (job_failed || (dead_ != nullptr && daemon != dead_)) continue;
       const auto lines = LastLines(daemon->log_path(), kLogLinesShown);
-      env_.err << "lockstep: log of " << daemon->name() << ": "
-               << daemon->log_path() << (lines.empty() ? " (empty)" : "")
-               << "\n";
-      if (dead_ != nullptr && daemon != dead_) continue;
+      env_.err << "lockstep: " << daemon->log_path()
+               << (lines.empty() ? " is empty" : " ends with") << "\n";
       for (const std::string& text : lines) {
         env_.err << "  | " << OneLine(text) << "\n";
       }

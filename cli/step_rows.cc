@@ -89,6 +89,9 @@ constexpr CsvColumn kCsvColumns[] = {
     {"held_out_loss_nats", HeldOutLoss},
     {"evaluation_ms", EvaluationMs},
     {"held_out_token_count", HeldOutTokens},
+    {"skipped", Number<&Row::skipped>},
+    {"bucket_count", Number<&Row::bucket_count>},
+    {"overlapped_bucket_count", Number<&Row::overlapped_bucket_count>},
 };
 
 }  // namespace
@@ -121,7 +124,7 @@ std::vector<std::string> StepRow(const v1::StepMetrics& row) {
       absl::StrCat(row.generation()),
       absl::StrFormat("%.4f", row.loss()),
       absl::StrFormat("%.4f", row.gradient_norm()),
-      absl::StrFormat("%.3e", row.learning_rate()),
+      row.skipped() ? "skipped" : absl::StrFormat("%.3e", row.learning_rate()),
       absl::StrCat(row.micro_batch_count()),
       Milliseconds(row.step_duration()),
       Milliseconds(row.data_wait()),
