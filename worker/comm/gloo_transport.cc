@@ -23,7 +23,8 @@
 // before the buffer ends is counted in an atomic that ThreadSanitizer does not
 // see.  This is about the buffers' own fields, not the memory they stand for.
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:gloo::transport::tcp::UnboundBuffer::\n";
+  return "race:gloo::transport::tcp::UnboundBuffer::\n"
+         "race:default_delete<gloo::transport::UnboundBuffer>\n";
 }
 #endif
 
