@@ -77,6 +77,7 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
       Worker& worker = workers_[member];
       worker.view.id = member;
       worker.view.contact = Contact::kSuspect;
+      worker.view.reason = "not back since the coordinator started again";
       worker.view.assigned = KeyOf(job.record);
       worker.view.connect_time = now.wall;
       worker.view.last_seen_time = now.wall;
