@@ -71,9 +71,8 @@ std::string FieldText(absl::string_view name, absl::string_view value) {
   for (const char c : value) {
     plain &= c > ' ' && c < 0x7F && c != '"' && c != '=' && c != '\\';
   }
-  return absl::StrCat(
-      " ", name, "=",
-      plain ? std::string(value) : OneLine(QuotedField(value)));
+  return absl::StrCat(" ", name, "=",
+                      plain ? std::string(value) : OneLine(QuotedField(value)));
 }
 
 std::string FormatLogLine(absl::Time time, int severity, const char* file,

@@ -207,17 +207,20 @@ absl::StatusOr<JobSnapshot> Board::GetJob(const JobId& job) const {
 
 Board::JobPage Board::ListJobs(std::optional<int64_t> before,
                                const std::set<v1::Job::State>& states,
-                               int count_max) const {
+                               int count_max, size_t bytes_max) const {
   MutexLock lock(&mutex_);
   JobPage page;
   auto it = before.has_value() ? job_by_order_.lower_bound(*before)
                                : job_by_order_.end();
   std::optional<int64_t> last;
+  size_t bytes = 0;
   while (it != job_by_order_.begin()) {
     --it;
     const JobSnapshot& job = jobs_.at(it->second).job;
     if (!states.empty() && states.count(job->state()) == 0) continue;
-    if (static_cast<int>(page.jobs.size()) == count_max) {
+    bytes += job->ByteSizeLong();
+    if (static_cast<int>(page.jobs.size()) == count_max ||
+        (bytes > bytes_max && !page.jobs.empty())) {
       page.next = last;
       break;
     }

@@ -80,9 +80,11 @@ class Board {
     std::optional<int64_t> next;  // `before` of the next page.
   };
   // Newest first; only of submission numbers below `before` and, unless
-  // `states` is empty, only in one of these.
+  // `states` is empty, only in one of these.  No more than fit in `bytes_max`,
+  // but one.
   JobPage ListJobs(std::optional<int64_t> before,
-                   const std::set<v1::Job::State>& states, int count_max) const;
+                   const std::set<v1::Job::State>& states, int count_max,
+                   size_t bytes_max) const;
 
   struct WorkerPage {
     std::vector<v1::Worker> workers;

@@ -21,6 +21,11 @@ namespace {
 
 constexpr int kPageSize = 100;
 constexpr int kPageSizeMax = 1000;
+// Messages stay below the 4 MiB that gRPC takes unless told otherwise, so that
+// any client can read any job, and any worker any assignment.
+constexpr size_t kSpecBytesMax = 3 << 20;
+constexpr size_t kPageBytesMax = 3 << 20;
+
 constexpr size_t kRequestIdBytesMax = 128;
 constexpr size_t kReasonBytesMax = 1000;
 
@@ -58,6 +63,11 @@ absl::StatusOr<JobRequest> ToJobRequest(const v1::SubmitJobRequest& request) {
   job.request_id = request.request_id();
   job.spec_digest = SpecDigest(request.spec());
   ASSIGN_OR_RETURN(job.spec, ResolveJobSpec(request.spec()));
+  if (const size_t size = job.spec.ByteSizeLong(); size > kSpecBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec: expected at most ", kSpecBytesMax, " bytes serialized, got ",
+        size, "; name fewer files, or by shorter paths"));
+  }
   return job;
 }
 
@@ -83,7 +93,8 @@ absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
       return absl::InvalidArgumentError("page_token: damaged");
     }
   }
-  const Board::JobPage page = board.ListJobs(before, states, size);
+  const Board::JobPage page =
+      board.ListJobs(before, states, size, kPageBytesMax);
   for (const JobSnapshot& job : page.jobs) *response.add_jobs() = *job;
   if (page.next.has_value()) {
     response.set_next_page_token(MakePageToken(list, absl::StrCat(*page.next)));

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "common/spec.h"
 #include "common/time_proto.h"
 #include "coordinator/service/fake_worker.h"
 #include "coordinator/service/server.h"
@@ -318,6 +319,40 @@ TEST_F(ServiceTest, SubmissionsThatCannotBeAreRefused) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("request_id: expected"));
   }
+}
+
+TEST_F(ServiceTest, AListOfLargeJobsIsCutIntoPagesThatFitAMessage) {
+  StartAll();
+  // Of a megabyte each; a client takes four.
+  for (int i = 0; i < 6; ++i) {
+    v1::JobSpec spec = MakeJobSpec(absl::StrCat("/out/", i), 5);
+    for (int f = 0; f < 1000; ++f) {
+      spec.mutable_data()->add_files(
+          absl::StrCat("/data/", std::string(1000, 'x'), f));
+    }
+    MustSubmit(spec, absl::StrCat("r", i));
+  }
+  int count = 0;
+  v1::ListJobsRequest request;
+  v1::ListJobsResponse response;
+  do {
+    grpc::ClientContext context;
+    const grpc::Status status = jobs_->ListJobs(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    count += response.jobs_size();
+    request.set_page_token(response.next_page_token());
+  } while (!response.next_page_token().empty());
+  EXPECT_EQ(count, 6);
+
+  v1::JobSpec huge = MakeJobSpec("/huge", 5);
+  for (int f = 0; f < 3300; ++f) {
+    huge.mutable_data()->add_files(
+        absl::StrCat("/data/", std::string(1000, 'x'), f));
+  }
+  v1::Job job;
+  const grpc::Status status = Submit(huge, "huge", &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("spec: expected at most"));
 }
 
 TEST_F(ServiceTest, UnknownAndMisspeltJobsAreTold) {
@@ -900,35 +935,42 @@ TEST_F(ServiceTest, AWatchedJobIsSentAtMostTenTimesASecond) {
 
 TEST_F(ServiceTest, NothingIsAnsweredBeforeItIsDurableAndOneCommitTakesAll) {
   StartAll();
-  store_->Hold();
-  std::atomic<int> answered = 0;
-  auto submit = [&](int i) {
-    MustSubmit(MakeJobSpec(absl::StrCat("/out/", i), 5), absl::StrCat("r", i));
-    ++answered;
+  Mutex mutex;
+  CondVar changed;
+  int answered = 0;
+  // Returns once the core has decided.
+  const auto submit = [&](int i) {
+    JobRequest request;
+    request.request_id = absl::StrCat("r", i);
+    request.spec =
+        ResolveJobSpec(MakeJobSpec(absl::StrCat("/out/", i), 5)).value();
+    shell_->SubmitJob(std::move(request), [&](absl::StatusOr<JobSnapshot> job) {
+      EXPECT_TRUE(job.ok());
+      MutexLock lock(&mutex);
+      ++answered;
+      changed.SignalAll();
+    });
   };
   const int before = store_->apply_count();
-  std::thread first([&] { submit(0); });
+  store_->Hold();
+
+  submit(0);
   store_->WaitForApplies(before + 1);
-  std::vector<std::thread> others;
-  for (int i = 1; i <= 8; ++i) others.emplace_back([&, i] { submit(i); });
-  // All nine are decided, which a second submission of each shows at once: it
-  // is the same job, or the directory is taken.  None is answered or shown.
-  while (true) {
-    MutexLock lock(&failure_mutex_);
-    failure_changed_.WaitFor(&failure_mutex_, absl::Milliseconds(300));
-    break;
-  }
-  EXPECT_EQ(answered, 0);
+  for (int i = 1; i <= 8; ++i) submit(i);
+
   grpc::ClientContext context;
   v1::ListJobsResponse listed;
   ASSERT_TRUE(jobs_->ListJobs(&context, {}, &listed).ok());
   EXPECT_EQ(listed.jobs_size(), 0);
-
+  {
+    MutexLock lock(&mutex);
+    EXPECT_EQ(answered, 0);
+  }
   store_->Release();
-  first.join();
-  for (std::thread& other : others) other.join();
-
-  EXPECT_EQ(answered, 9);
+  {
+    MutexLock lock(&mutex);
+    while (answered < 9) changed.Wait(&mutex);
+  }
   EXPECT_EQ(store_->apply_count() - before, 2);
 }
 

@@ -34,7 +34,7 @@ class BadInputTest(harness.JobTest):
         self.assertEqual(self.lockstep("list", "--json").stdout, before)
         return done
 
-    def fail(self, spec, *parts):
+    def fail_in_forming(self, spec, *parts):
         """Accepted, and failed when it formed; the worker is free again, and nothing is left."""
         there = os.path.exists(spec["output_directory"])
         done = self.lockstep("submit", self.job_file(spec), "--watch", expect=JOB_FAILED)
@@ -74,20 +74,20 @@ class BadInputTest(harness.JobTest):
 
     def test_data_that_is_missing_unreadable_empty_or_too_short(self):
         missing = self.path("missing.txt")
-        self.fail(self.spec("missing", data={"files": [missing]}), "w0", missing, "No such file")
-        self.fail(self.spec("folder", data={"files": [self.folder]}), "w0", self.folder, "directory")
+        self.fail_in_forming(self.spec("missing", data={"files": [missing]}), "w0", missing, "No such file")
+        self.fail_in_forming(self.spec("folder", data={"files": [self.folder]}), "w0", self.folder, "directory")
         empty = self.write("empty.txt", "")
-        self.fail(self.spec("empty", data={"files": [empty]}), empty, "empty")
+        self.fail_in_forming(self.spec("empty", data={"files": [empty]}), empty, "empty")
         short = self.write("short.txt", "abc")
-        self.fail(self.spec("short", data={"files": [short], "held_out_fraction": 0}), "3", "33")
+        self.fail_in_forming(self.spec("short", data={"files": [short], "held_out_fraction": 0}), "3", "33")
         odd = self.write("odd.bin", b"\1\0\2")
-        self.fail(self.spec("odd", data={"files": [odd], "format": "TOKENS_U16"}), odd, "multiple")
+        self.fail_in_forming(self.spec("odd", data={"files": [odd], "format": "TOKENS_U16"}), odd, "multiple")
 
     @unittest.skipIf(os.geteuid() == 0, "root reads everything")
     def test_data_without_permission(self):
         secret = self.write("secret.txt", harness.sample_text(5000))
         os.chmod(secret, 0)
-        self.fail(self.spec("secret", data={"files": [secret]}), secret, "Permission denied")
+        self.fail_in_forming(self.spec("secret", data={"files": [secret]}), secret, "Permission denied")
 
     def test_a_token_outside_the_vocabulary_names_its_place(self):
         tokens = list(range(200)) * 40
@@ -95,7 +95,7 @@ class BadInputTest(harness.JobTest):
         path = self.write("tokens.bin", struct.pack(f"<{len(tokens)}H", *tokens))
         spec = self.spec("token", data={"files": [path], "format": "TOKENS_U16", "held_out_fraction": 0},
                          schedule={"max_steps": 100})
-        self.fail(spec, path, "60000", "10000", "256")  # Byte 10,000 of the file; vocabulary 256.
+        self.fail_in_forming(spec, path, "60000", "10000", "256")  # Byte 10,000 of the file; vocabulary 256.
 
     # ---- The model.
 
@@ -118,7 +118,7 @@ class BadInputTest(harness.JobTest):
         folder = self.copy_model("truncated")
         weights = os.path.join(folder, "model.safetensors")
         os.truncate(weights, os.path.getsize(weights) - 100)
-        self.fail(self.model_job("truncated-job", folder), weights)
+        self.fail_in_forming(self.model_job("truncated-job", folder), weights)
 
     def test_a_tensor_of_the_wrong_shape(self):
         folder = self.copy_model("shape")
@@ -129,7 +129,7 @@ class BadInputTest(harness.JobTest):
         self.assertIn(b'"shape":[64,192]', data)
         with open(weights, "wb") as f:
             f.write(data.replace(b'"shape":[64,192]', b'"shape":[192,64]', 1))
-        self.fail(self.model_job("shape-job", folder), "c_attn.weight", "[64, 192]", "[192, 64]")
+        self.fail_in_forming(self.model_job("shape-job", folder), "c_attn.weight", "[64, 192]", "[192, 64]")
 
     def test_a_model_that_cannot_be_trained_exactly(self):
         folder = self.copy_model("config")
@@ -138,19 +138,19 @@ class BadInputTest(harness.JobTest):
             config = json.load(f)
         with open(path, "w") as f:
             json.dump({**config, "activation_function": "relu"}, f)
-        self.fail(self.model_job("config-job", folder), "activation_function", "relu")
-        self.fail(self.model_job("nowhere-job", self.path("nowhere")), self.path("nowhere"))
+        self.fail_in_forming(self.model_job("config-job", folder), "activation_function", "relu")
+        self.fail_in_forming(self.model_job("nowhere-job", self.path("nowhere")), self.path("nowhere"))
 
     # ---- The output.
 
     def test_an_output_that_cannot_be_written(self):
         file = self.write("file", "")
-        self.fail(self.spec("file", output_directory=os.path.join(file, "out")), "output_directory", file)
+        self.fail_in_forming(self.spec("file", output_directory=os.path.join(file, "out")), "output_directory", file)
         taken = self.path("taken")
         os.makedirs(os.path.join(taken, "model"))
-        self.fail(self.spec("taken-job", output_directory=taken), "output_directory", os.path.join(taken, "model"))
+        self.fail_in_forming(self.spec("taken-job", output_directory=taken), "output_directory", os.path.join(taken, "model"))
         self.assertEqual(os.listdir(taken), ["model"])
-        self.fail(self.spec("proc", output_directory="/proc/lockstep/out"), "output_directory", "/proc/lockstep")
+        self.fail_in_forming(self.spec("proc", output_directory="/proc/lockstep/out"), "output_directory", "/proc/lockstep")
 
     def test_a_full_output_disk_is_noticed_before_the_first_step(self):
         small = self.path("small")
@@ -160,7 +160,7 @@ class BadInputTest(harness.JobTest):
             self.skipTest("mounting a small disk needs root")
         try:
             spec = self.spec("full", output_directory=os.path.join(small, "out"), schedule={"max_steps": 10 ** 6})
-            self.fail(spec, "output_directory", "space")
+            self.fail_in_forming(spec, "output_directory", "space")
             self.assertEqual(os.listdir(small), [])
         finally:
             subprocess.run(["umount", small], check=True)

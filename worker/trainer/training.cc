@@ -266,6 +266,7 @@ absl::StatusOr<const float*> Training::Weights() {
 absl::Status Training::Blame(absl::Status status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:  // Another rank ended the collective.
       return CausedBy(Failure::Cause::kPeer, std::move(status));
     case absl::StatusCode::kFailedPrecondition:
       return CausedBy(Failure::Cause::kJob, std::move(status));
