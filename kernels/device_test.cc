@@ -56,6 +56,10 @@ TEST(CpuDeviceTest, MemoryThatIsNotThereIsRefused) {
   const auto buffer = (*device)->Allocate((*device)->memory_bytes() + 1);
 
   EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted);
+  // Asked for beforehand, not found out by the system.
+  EXPECT_NE(buffer.status().message().find(" available"),
+            absl::string_view::npos)
+      << buffer.status();
   EXPECT_EQ((*device)->Allocate(-1).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

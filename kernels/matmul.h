@@ -31,8 +31,9 @@ struct MatMulOptions {
 // c: (m, n) written, rows `c_stride` apart; what lies between them is left
 //   alone
 //
-// Device memory, any float alignment; c overlaps neither a nor b.  m = 0 or n = 0 is a
-// no-op; k = 0 adds nothing.  NaN and infinity are carried as IEEE 754 says.
+// Device memory, any float alignment; c overlaps neither a nor b.  m = 0 or
+// n = 0 is a no-op; k = 0 adds nothing.  NaN and infinity are carried as
+// IEEE 754 says.
 //
 // The bits of an element depend on its row of A, its column of B and the
 // shape; not on the number of threads.

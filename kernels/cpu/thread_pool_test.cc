@@ -63,6 +63,21 @@ TEST(ThreadPoolTest, AllThreadsHelp) {
   EXPECT_EQ(arrived, 3);
 }
 
+TEST(ThreadPoolTest, ALoopEndsWhenItsLastTaskHas) {
+  ThreadPool pool(2);
+  std::atomic<int> arrived{0};
+  std::atomic<bool> ended{false};
+  pool.ParallelFor(2, [&](int64_t, int thread) {
+    ++arrived;
+    while (arrived < 2) std::this_thread::yield();
+    if (thread == 0) return;
+    // Longer than the caller looks before it sleeps.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+  });
+  EXPECT_TRUE(ended);
+}
+
 TEST(ThreadPoolTest, LoopsFromSeveralThreadsAndNestedOnesEnd) {
   ThreadPool pool(2);
   std::atomic<int64_t> sum{0};
