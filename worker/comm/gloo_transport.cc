@@ -18,15 +18,6 @@
 #include "worker/comm/host_address.h"
 #include "worker/comm/named_thread.h"
 
-#if defined(__SANITIZE_THREAD__)
-// Gloo's own code is not instrumented: that its thread has let go of a buffer
-// before the buffer ends is counted in an atomic that ThreadSanitizer does not
-// see.  This is about the buffers' own fields, not the memory they stand for.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:gloo::transport::tcp::UnboundBuffer::\n";
-}
-#endif
-
 namespace lockstep {
 namespace {
 
