@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -49,7 +50,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not start, or the store
 failed (start it again); 2 wrong command line.)";
 
 struct Flags {
-  ListenAddress listen;
+  HostPort listen;
   std::string port_file;
   bool insecure = false;
   StoreOptions store;
@@ -94,7 +95,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option_function<std::string>(
          "--listen",
          [&flags](const std::string& text) {
-           absl::StatusOr<ListenAddress> address = ParseListenAddress(text);
+           absl::StatusOr<HostPort> address = ParseHostPort(text);
            if (!address.ok()) {
              throw CLI::ValidationError(
                  "--listen", std::string(address.status().message()));
@@ -214,11 +215,7 @@ class StopEvent {
 absl::Status Run(const Flags& flags, StopEvent& stop) {
   Clock& clock = RealClock();
   // What can be known to fail leaves no store behind.
-  for (const absl::Status& status :
-       {RequireLoopbackUnless(flags.insecure, flags.listen),
-        ProbeListenAddress(flags.listen)}) {
-    RETURN_IF_ERROR(Annotate(status, "--listen"));
-  }
+  RETURN_IF_ERROR(Annotate(ProbeListenAddress(flags.listen), "--listen"));
   if (!flags.port_file.empty()) {
     // One of an earlier run would be taken for ours.
     if (unlink(flags.port_file.c_str()) != 0 && errno != ENOENT) {
@@ -246,7 +243,7 @@ absl::Status Run(const Flags& flags, StopEvent& stop) {
                     *shell, **store, clock);
   SetGrpcLogEnabled(true);
   if (!server.ok()) return Annotate(server.status(), "--listen");
-  ListenAddress bound = flags.listen;
+  HostPort bound = flags.listen;
   bound.port = (*server)->port();
   LOG(INFO) << "coordinator serves" << Field("address", bound.ToString())
             << Field("incarnation", shell->incarnation())
@@ -280,6 +277,13 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (const absl::Status status =
+          RequireLoopbackUnless(flags.insecure, flags.listen);
+      !status.ok()) {
+    std::cerr << "lockstep-coordinator: error: --listen: " << status.message()
+              << "\n";
+    return 2;
   }
   if (app.count("--reattach-window") == 0) {
     // Twice the longer of the lease and the workers' longest wait between

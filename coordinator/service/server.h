@@ -15,7 +15,7 @@
 namespace lockstep {
 
 struct ServerOptions {
-  ListenAddress listen;
+  HostPort listen;
 
   // Without this only loopback is served: there is no encryption and no
   // authentication yet.

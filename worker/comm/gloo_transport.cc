@@ -18,6 +18,7 @@
 #include "worker/comm/host_address.h"
 #include "worker/comm/named_thread.h"
 
+<<<<<<< HEAD
 #if defined(__SANITIZE_THREAD__)
 // Gloo's own code is not instrumented: that its thread has let go of a buffer
 // before the buffer ends is counted in an atomic that ThreadSanitizer does not
@@ -28,6 +29,8 @@ extern "C" const char* __tsan_default_suppressions() {
 }
 #endif
 
+=======
+>>>>>>> agent
 namespace lockstep {
 namespace {
 
