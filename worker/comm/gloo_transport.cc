@@ -18,19 +18,6 @@
 #include "worker/comm/host_address.h"
 #include "worker/comm/named_thread.h"
 
-<<<<<<< HEAD
-#if defined(__SANITIZE_THREAD__)
-// Gloo's own code is not instrumented: that its thread has let go of a buffer
-// before the buffer ends is counted in an atomic that ThreadSanitizer does not
-// see.  This is about the buffers' own fields, not the memory they stand for.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:gloo::transport::tcp::UnboundBuffer::\n"
-         "race:default_delete<gloo::transport::UnboundBuffer>\n";
-}
-#endif
-
-=======
->>>>>>> agent
 namespace lockstep {
 namespace {
 
