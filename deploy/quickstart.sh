@@ -74,25 +74,25 @@ for name in w1 w2; do
   daemons+=($!)
 done
 
-# 1.6 M tokens and a little more: 400 steps of 16 sequences of 256 bytes.
+# 1.6 M tokens and a little more: 800 steps of 8 sequences of 256 bytes.
 cat >"$run/job.yaml" <<JOB
 display_name: King James
 model:
-  gpt2: {vocab_size: 256, n_embd: 256, n_layer: 4, n_head: 4}
+  gpt2: {vocab_size: 256, n_embd: 192, n_layer: 4, n_head: 4}
 data:
   files: [$text]
   format: BYTES
   sequence_length: 256
   held_out_fraction: 0.05
-  held_out_samples_max: 256
-batch: {global_batch_size: 16, micro_batch_size: 4}
+  held_out_samples_max: 128
+batch: {global_batch_size: 8, micro_batch_size: 4}
 schedule:
-  max_steps: 400
-  warmup_steps: 20
+  max_steps: 800
+  warmup_steps: 40
   decay: COSINE
-  peak_learning_rate: 2e-3
+  peak_learning_rate: 3e-3
   min_learning_rate: 1e-4
-  evaluate_every_steps: 100
+  evaluate_every_steps: 200
 numerics: {seed: $seed}
 parallel: {min_workers: 2}
 output_directory: $run/out
@@ -107,7 +107,7 @@ lockstep watch "$job" || {
 }
 
 say "Where the time of the last steps went, rank by rank"
-lockstep metrics "$job" --steps 395:399
+lockstep metrics "$job" --steps 795:799
 
 say "What it writes"
 lockstep sample "$run/out/model" --prompt "And the LORD said unto " --length 400 --temperature 0.8 --seed "$seed"

@@ -33,6 +33,27 @@ class BitsTest(harness.JobTest):
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
 
+    def test_reductions_begin_while_backward_goes_on(self):
+        self.start_cluster(2)
+        for overlap in (True, False):
+            spec = self.spec(f"overlap-{overlap}", parallel={"min_workers": 2, "bucket_bytes": 64 << 10,
+                                                             "overlap": overlap})
+            job = self.submit(spec)
+            self.await_state(job, "COMPLETED")
+
+            rows = self.metrics(job)
+            self.assertEqual(len(rows), 24)
+            for row in rows:
+                buckets = int(row["bucket_count"])
+                overlapped = int(row.get("overlapped_bucket_count", 0))
+                # All but the embedding's are there before the embedding's own backward.
+                self.assertGreater(buckets, 3)
+                self.assertEqual(overlapped > 0, overlap, row)
+        traces = [line for line in self.daemons[1].log().splitlines() if "step trace" in line]
+        self.assertEqual(len(traces), 2)
+        self.assertIn("head:", traces[0])
+        self.assertIn("backward_end=", traces[0])
+
     # Long enough to be hit in the middle.
     LONG = 250
 

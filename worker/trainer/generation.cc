@@ -58,12 +58,6 @@ void Generation::Abort() {
 
 void Generation::Tell(Phase phase) {
   held_.phase = phase;
-  LOG(INFO) << "generation" << Field("job", held_.key.job)
-            << Field("generation", held_.key.generation)
-            << Field("rank", held_.rank) << Field("phase", PhaseName(phase))
-            << (held_.failure.has_value()
-                    ? Field("reason", held_.failure->message)
-                    : "");
   environment_.on_held(held_);
 }
 
