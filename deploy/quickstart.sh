@@ -74,7 +74,7 @@ for name in w1 w2; do
   daemons+=($!)
 done
 
-# 1.6 M tokens and a little more: 800 steps of 8 sequences of 256 bytes.
+# 2 M tokens: 1,000 steps of 8 sequences of 256 bytes.
 cat >"$run/job.yaml" <<JOB
 display_name: King James
 model:
@@ -87,12 +87,12 @@ data:
   held_out_samples_max: 128
 batch: {global_batch_size: 8, micro_batch_size: 4}
 schedule:
-  max_steps: 800
+  max_steps: 1000
   warmup_steps: 40
   decay: COSINE
-  peak_learning_rate: 3e-3
+  peak_learning_rate: 2e-3
   min_learning_rate: 1e-4
-  evaluate_every_steps: 200
+  evaluate_every_steps: 250
 numerics: {seed: $seed}
 parallel: {min_workers: 2}
 output_directory: $run/out
@@ -107,7 +107,7 @@ lockstep watch "$job" || {
 }
 
 say "Where the time of the last steps went, rank by rank"
-lockstep metrics "$job" --steps 795:799
+lockstep metrics "$job" --steps 995:999
 
 say "What it writes"
 lockstep sample "$run/out/model" --prompt "And the LORD said unto " --length 400 --temperature 0.8 --seed "$seed"
