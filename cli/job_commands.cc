@@ -291,7 +291,7 @@ void AddWatch(CLI::App* app, CommandLine* line) {
   AddConnectionOptions(command, line);
   command->footer(R"(
 On a terminal one line is kept up to date; elsewhere every change is a line,
-steps at most once a second.  Losses are in nats a token.  The coordinator may
+steps at most every ten seconds.  Losses are in nats a token.  The coordinator may
 restart meanwhile.
 
 Example:

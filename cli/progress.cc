@@ -10,7 +10,8 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr absl::Duration kLineInterval = absl::Seconds(1);
+// Between lines that tell of nothing but steps.
+constexpr absl::Duration kLineInterval = absl::Seconds(10);
 constexpr int kBarMin = 10;
 constexpr int kBarMax = 40;
 

@@ -36,23 +36,27 @@ class BitsTest(harness.JobTest):
     def test_reductions_begin_while_backward_goes_on(self):
         self.start_cluster(2)
         for overlap in (True, False):
-            spec = self.spec(f"overlap-{overlap}", parallel={"min_workers": 2, "bucket_bytes": 64 << 10,
-                                                             "overlap": overlap})
+            # Large enough for a backward of some milliseconds a block.
+            spec = self.spec(f"overlap-{overlap}", batch={"global_batch_size": 8, "micro_batch_size": 4},
+                             model={"gpt2": {"vocab_size": 256, "n_embd": 192, "n_layer": 4, "n_head": 4}},
+                             parallel={"min_workers": 2, "overlap": overlap})
             job = self.submit(spec)
             self.await_state(job, "COMPLETED")
 
             rows = self.metrics(job)
             self.assertEqual(len(rows), 24)
-            for row in rows:
-                buckets = int(row["bucket_count"])
-                overlapped = int(row.get("overlapped_bucket_count", 0))
-                # All but the embedding's are there before the embedding's own backward.
-                self.assertGreater(buckets, 3)
-                self.assertEqual(overlapped > 0, overlap, row)
+            self.assertEqual({int(r["bucket_count"]) for r in rows}, {6})  # Head, four blocks, embedding.
+            overlapped = sum(int(r["overlapped_bucket_count"]) for r in rows)
+            if overlap:
+                # All but the embedding's could; a busy machine may delay some.
+                self.assertGreater(overlapped, len(rows))
+            else:
+                self.assertEqual(overlapped, 0)
         traces = [line for line in self.daemons[1].log().splitlines() if "step trace" in line]
         self.assertEqual(len(traces), 2)
         self.assertIn("head:", traces[0])
         self.assertIn("backward_end=", traces[0])
+        print(traces[0])
 
     # Long enough to be hit in the middle.
     LONG = 250
