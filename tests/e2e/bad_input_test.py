@@ -160,7 +160,7 @@ class BadInputTest(harness.JobTest):
             self.skipTest("mounting a small disk needs root")
         try:
             spec = self.spec("full", output_directory=os.path.join(small, "out"), schedule={"max_steps": 10 ** 6})
-            self.fail_in_forming(spec, "output_directory", "space")
+            self.fail_in_forming(spec, "output_directory", "the disk has", "free")
             self.assertEqual(os.listdir(small), [])
         finally:
             subprocess.run(["umount", small], check=True)

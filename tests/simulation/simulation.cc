@@ -872,7 +872,7 @@ class Simulation {
         }
         t->held->committed_step_count = step + 1;
         AgentEffects effects;
-        workers_[w].agent->OnStepReport(queue_.now(), t->id, step,
+        workers_[w].agent->OnStepReport(queue_.now(), t->id, key, step,
                                         Report{key, step}.Serialize(), effects);
         Carry(w, std::move(effects));
         if (last) {
