@@ -291,8 +291,8 @@ void AddWatch(CLI::App* app, CommandLine* line) {
   AddConnectionOptions(command, line);
   command->footer(R"(
 On a terminal one line is kept up to date; elsewhere every change is a line,
-steps at most every ten seconds.  Losses are in nats a token.  The coordinator may
-restart meanwhile.
+steps at most every ten seconds.  Losses are in nats a token.  The coordinator
+may restart meanwhile.
 
 Example:
   lockstep watch jobs/a1 && echo trained)");

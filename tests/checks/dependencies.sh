@@ -19,8 +19,8 @@ forbid() {
 }
 
 # Libraries, so that tests may use more.
-core='kind(cc_library, //coordinator/core/...)'
-common='kind(cc_library, //common/...)'
+core='attr(testonly, 0, kind(cc_library, //coordinator/core/...))'
+common='attr(testonly, 0, kind(cc_library, //common/...))'
 deps_of_core="deps($core) intersect (//... union //bazel/deps/...)"
 forbid "coordinator/core sees more than abseil and common" \
   "$deps_of_core except (//coordinator/core/... union //common/... union //bazel/deps:absl)"
