@@ -39,6 +39,14 @@ absl::Status RequireAtLeastOne(const char* name, int value) {
 
 GenerationKey KeyOf(const JobRecord& job) { return {job.id, job.generation}; }
 
+// That more workers were asked for than can be of use; empty if not.
+std::string SurplusNote(const JobRecord& job) {
+  if (job.needs.max_workers <= job.needs.micro_batches) return "";
+  return absl::StrCat("of max_workers=", job.needs.max_workers, " at most ",
+                      job.needs.micro_batches,
+                      " are used: a step has no more micro-batches");
+}
+
 std::string SilentFor(absl::Duration silence) {
   return absl::StrCat("silent for ", absl::FormatDuration(absl::Trunc(
                                          silence, absl::Milliseconds(100))));
@@ -751,7 +759,7 @@ void Coordinator::AdvanceForming(Moment now, Job& job, Effects& effects) {
   if (all_training) {
     job.record.state = JobState::kRunning;
     if (!job.record.start_time.has_value()) job.record.start_time = now.wall;
-    SetReason(job, "");
+    SetReason(job, SurplusNote(job.record));
     Persist(job, effects);
     return;
   }
@@ -798,6 +806,7 @@ void Coordinator::AdvanceRunning(Job& job, Effects& effects) {
     details = absl::StrCat("waiting for worker ", job.record.members[0].value,
                            " to commit the output");
   }
+  if (details.empty()) details = SurplusNote(job.record);
   // Until all are back after a restart, the reason says so.
   if (all_known) SetReason(job, std::move(details));
   if (!all_ready || generation.commit_sent) return;

@@ -47,6 +47,20 @@ TEST_F(PlacementTest, NoMoreWorkersThanMicroBatches) {
   const JobId job =
       Submit({.min_workers = 1, .max_workers = 4, .micro_batches = 3});
   EXPECT_EQ(Job(job).members.size(), 3u);
+
+  AllTrain(job);
+  EXPECT_EQ(Reason(job),
+            "of max_workers=4 at most 3 are used: a step has no more "
+            "micro-batches");
+}
+
+TEST_F(PlacementTest, NothingIsSaidWhereAllWorkersAreOfUse) {
+  for (const char* name : {"a", "b"}) Attach(name);
+  const JobId job =
+      Submit({.min_workers = 1, .max_workers = 3, .micro_batches = 3});
+
+  AllTrain(job);
+  EXPECT_EQ(Reason(job), "");
 }
 
 TEST_F(PlacementTest, OnlyAReadyWorkerIsPlaced) {
