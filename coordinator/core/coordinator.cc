@@ -1,6 +1,7 @@
 #include "coordinator/core/coordinator.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,8 +14,12 @@ namespace lockstep {
 namespace {
 
 // A log this long can only come of a fault of ours: a worker with
-// unacknowledged commands is not placed, and one place needs four.
+// unacknowledged commands is not placed, and one place needs five.
 constexpr size_t kCommandLogMax = 16;
+
+// A worker that acknowledges nothing is told no more than so many times to let
+// go of what it should not hold: its fault must not become ours.
+constexpr size_t kStrayLogMax = 8;
 
 absl::Status RequirePositive(const char* name, absl::Duration value) {
   if (value > absl::ZeroDuration()) return absl::OkStatus();
@@ -26,7 +31,18 @@ std::pair<int, int64_t> QueueKey(const JobRecord& job) {
   return {-job.needs.priority, job.order};
 }
 
+absl::Status RequireAtLeastOne(const char* name, int value) {
+  if (value >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must be at least 1, got ", value));
+}
+
 GenerationKey KeyOf(const JobRecord& job) { return {job.id, job.generation}; }
+
+std::string SilentFor(absl::Duration silence) {
+  return absl::StrCat("silent for ", absl::FormatDuration(absl::Trunc(
+                                         silence, absl::Milliseconds(100))));
+}
 
 }  // namespace
 
@@ -37,6 +53,19 @@ absl::StatusOr<Coordinator> Coordinator::Create(
   RETURN_IF_ERROR(RequirePositive("forming_timeout", options.forming_timeout));
   RETURN_IF_ERROR(RequirePositive("step_bound", options.step_bound));
   RETURN_IF_ERROR(RequirePositive("reattach_window", options.reattach_window));
+  RETURN_IF_ERROR(RequirePositive("worker_backoff", options.worker_backoff));
+  if (options.worker_backoff_max < options.worker_backoff) {
+    return absl::InvalidArgumentError(
+        "worker_backoff_max must be at least worker_backoff");
+  }
+  RETURN_IF_ERROR(
+      RequirePositive("lost_worker_retention", options.lost_worker_retention));
+  RETURN_IF_ERROR(
+      RequireAtLeastOne("worker_count_max", options.worker_count_max));
+  RETURN_IF_ERROR(
+      RequireAtLeastOne("unfinished_job_max", options.unfinished_job_max));
+  RETURN_IF_ERROR(
+      RequireAtLeastOne("finished_job_max", options.finished_job_max));
   if (options.incarnation.value < 1) {
     return absl::InvalidArgumentError("incarnation must be at least 1");
   }
@@ -49,6 +78,10 @@ absl::StatusOr<Coordinator> Coordinator::Create(
 // Members of unfinished generations are believed to go on: each gets a record,
 // as suspect, whose lease is the reattach window.
 void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
+  std::sort(
+      stored.begin(), stored.end(), [](const JobRecord& a, const JobRecord& b) {
+        return std::tie(a.end_time, a.order) < std::tie(b.end_time, b.order);
+      });
   for (JobRecord& record : stored) {
     const JobId id = record.id;
     last_order_ = std::max(last_order_, record.order);
@@ -57,13 +90,16 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
     job.record = std::move(record);
     dirty_jobs_.insert(id);
     if (IsFinal(job.record.state)) {
-      finished_[job.record.order] = id;
+      finished_.push_back(id);
       continue;
     }
     queue_[QueueKey(job.record)] = id;
     if (job.record.state != JobState::kForming &&
         job.record.state != JobState::kRunning) {
       // Who still holds its last generation is told to let go when it comes.
+      if (job.record.state == JobState::kRecovering) {
+        job.last_failure = job.record.reason;
+      }
       continue;
     }
     job.generation.emplace();
@@ -77,6 +113,8 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
       Worker& worker = workers_[member];
       worker.view.id = member;
       worker.view.contact = Contact::kSuspect;
+      worker.view.reason = "awaited since the coordinator started again";
+      worker.view.device.numeric_class = job.record.numeric_class;
       worker.view.assigned = KeyOf(job.record);
       worker.view.connect_time = now.wall;
       worker.view.last_seen_time = now.wall;
@@ -95,7 +133,9 @@ void Coordinator::Begin(Moment now, Effects& effects) {
     if (worker.lease_end <= now.steady) overdue.push_back(id);
   }
   for (const WorkerId& id : overdue) {
-    ExpireWorker(now, workers_.at(id), effects);
+    // Another's end may have been this one's too.
+    Worker& worker = workers_.at(id);
+    if (worker.lease_end <= now.steady) ExpireWorker(now, worker, effects);
   }
   std::vector<JobId> forming;
   for (const auto& [key, id] : queue_) {
@@ -243,11 +283,22 @@ void Coordinator::FinishJob(Moment now, Job& job, JobState state,
   job.record.end_time = now.wall;
   SetReason(job, std::move(reason));
   queue_.erase(QueueKey(job.record));
-  finished_[job.record.order] = job.record.id;
-  Persist(job, effects);
-  ReleaseMembers(job, absl::StrCat("the job has ended: ", JobStateName(state)),
-                 effects);
+  finished_.push_back(job.record.id);
   job.generation.reset();
+  Persist(job, effects);
+  ReleaseMembers(now, job,
+                 absl::StrCat("the job has ended: ", JobStateName(state)),
+                 effects);
+}
+
+void Coordinator::HoldBack(Moment now, Worker& worker,
+                           const GenerationKey& key) {
+  if (worker.held_back_for == key) return;
+  worker.held_back_for = key;
+  const int doublings = std::min(worker.failures_in_a_row++, 30);
+  worker.placeable_from =
+      now.steady + std::min(options_.worker_backoff * (int64_t{1} << doublings),
+                            options_.worker_backoff_max);
 }
 
 void Coordinator::FailGeneration(Moment now, Job& job, Worker& culprit,
@@ -259,12 +310,7 @@ void Coordinator::FailGeneration(Moment now, Job& job, Worker& culprit,
     return;
   }
   if (failure.cause == Failure::Cause::kWorker) {
-    const int doublings = std::min(culprit.failures_in_a_row++, 30);
-    culprit.placeable_from =
-        now.steady +
-        std::min(options_.worker_backoff * (int64_t{1} << doublings),
-                 options_.worker_backoff_max);
-    dirty_workers_.insert(culprit.view.id);
+    HoldBack(now, culprit, KeyOf(job.record));
   }
   ++job.record.failure_count;
   if (job.record.failure_count > job.record.needs.failures_max) {
@@ -280,23 +326,31 @@ void Coordinator::FailGeneration(Moment now, Job& job, Worker& culprit,
   job.last_failure = what;
   SetReason(job, what);
   Persist(job, effects);
-  ReleaseMembers(job, absl::StrCat("the generation failed: ", what), effects);
+  ReleaseMembers(now, job, absl::StrCat("the generation failed: ", what),
+                 effects);
 }
 
-void Coordinator::ReleaseMembers(Job& job, const std::string& reason,
-                                 Effects& effects) {
+void Coordinator::ReleaseMembers(Moment now, Job& job,
+                                 const std::string& reason, Effects& effects) {
   const GenerationKey key = KeyOf(job.record);
   for (const WorkerId& member : job.record.members) {
     auto it = workers_.find(member);
     if (it == workers_.end() || it->second.view.assigned != key) continue;
-    Send(it->second, Release{key, reason}, effects);
+    Worker& worker = it->second;
+    if (worker.view.contact == Contact::kCutOff) {
+      // Its lease is over, and no commit will prove any more that it lives.
+      LoseWorker(now, worker, SilentFor(now.steady - worker.last_seen),
+                 effects);
+      continue;
+    }
+    Send(worker, Release{key, reason}, effects);
   }
 }
 
 void Coordinator::ForgetOldJobs(Effects& effects) {
   while (static_cast<int>(finished_.size()) > options_.finished_job_max) {
-    const JobId id = finished_.begin()->second;
-    finished_.erase(finished_.begin());
+    const JobId id = finished_.front();
+    finished_.pop_front();
     job_by_request_.erase(jobs_.at(id).record.request_id);
     jobs_.erase(id);
     effects.push_back(EraseJob{id});
@@ -334,7 +388,8 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
     }
     auto it = workers_.find(hello.worker);
     if (it == workers_.end()) {
-      if (static_cast<int>(workers_.size()) >= options_.worker_count_max) {
+      if (static_cast<int>(workers_.size()) >= options_.worker_count_max &&
+          !ForgetALostWorker(effects)) {
         return absl::ResourceExhaustedError(
             absl::StrCat(workers_.size(),
                          " workers are known, which is the most that are "
@@ -377,17 +432,15 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
     }
     view.incarnation = hello.incarnation;
     view.contact = Contact::kAttached;
+    view.reason.clear();
     view.device = hello.device;
     view.peer_address = peer_address;
     view.status = hello.status;
     view.connect_time = now.wall;
-    view.last_seen_time = now.wall;
     worker.stream = hello.stream;
     worker.session = session;
-    worker.last_seen = now.steady;
-    worker.lease_end = now.steady + options_.lease;
     worker_by_session_[session] = hello.worker;
-    dirty_workers_.insert(hello.worker);
+    NoteAlive(now, worker);
 
     if (hello.coordinator_incarnation < options_.incarnation) {
       // It counts another coordinator's commands.
@@ -403,7 +456,12 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
     std::erase_if(worker.unacked, [&](const Command& c) {
       return c.sequence <= worker.view.status.applied_sequence;
     });
-    for (const Command& command : worker.unacked) {
+    for (Command& command : worker.unacked) {
+      // What is over must be neither begun nor committed so late.
+      const GenerationKey key = lockstep::KeyOf(command.body);
+      if (!std::holds_alternative<Release>(command.body) && !IsActive(key)) {
+        command.body = Release{key, "the generation is over"};
+      }
       effects.push_back(SendCommand{session, command});
     }
     Reconcile(now, worker, effects);
@@ -425,16 +483,13 @@ void Coordinator::OnStatus(Moment now, SessionId session,
                        ", but only ", worker->last_sequence, " were sent")),
                    effects);
     worker->view.contact = Contact::kSuspect;
+    worker->view.reason = "its stream was ended: it broke the protocol";
+    dirty_workers_.insert(worker->view.id);
     worker = nullptr;
   }
   if (worker != nullptr) {
-    if (worker->view.status != status) {
-      worker->view.status = status;
-      dirty_workers_.insert(worker->view.id);
-    }
-    worker->view.last_seen_time = now.wall;
-    worker->last_seen = now.steady;
-    worker->lease_end = now.steady + options_.lease;
+    worker->view.status = status;
+    NoteAlive(now, *worker);
     std::erase_if(worker->unacked, [&](const Command& c) {
       return c.sequence <= status.applied_sequence;
     });
@@ -449,9 +504,7 @@ void Coordinator::OnStepsCommitted(Moment now, SessionId session,
                                    Effects& effects) {
   Begin(now, effects);
   if (Worker* worker = FindBySession(session); worker != nullptr) {
-    worker->view.last_seen_time = now.wall;
-    worker->last_seen = now.steady;
-    worker->lease_end = now.steady + options_.lease;
+    NoteAlive(now, *worker);
     Job* job = FindByKey(key);
     if (job != nullptr && job->generation.has_value() &&
         worker->view.assigned == key) {
@@ -480,10 +533,7 @@ void Coordinator::OnSessionClosed(Moment now, SessionId session, bool leaving,
 
 void Coordinator::ExpireWorker(Moment now, Worker& worker, Effects& effects) {
   if (worker.view.contact == Contact::kLost) {
-    const WorkerId id = worker.view.id;
-    dirty_workers_.erase(id);
-    workers_.erase(id);
-    effects.push_back(RetractWorker{id});
+    Forget(worker, effects);
     return;
   }
   // A step that another rank committed after this worker was last heard of
@@ -506,11 +556,35 @@ void Coordinator::ExpireWorker(Moment now, Worker& worker, Effects& effects) {
       }
     }
   }
-  LoseWorker(now, worker,
-             absl::StrCat("silent for ", absl::FormatDuration(absl::Trunc(
-                                             now.steady - worker.last_seen,
-                                             absl::Milliseconds(100)))),
-             effects);
+  LoseWorker(now, worker, SilentFor(now.steady - worker.last_seen), effects);
+}
+
+void Coordinator::NoteAlive(Moment now, Worker& worker) {
+  worker.view.last_seen_time = now.wall;
+  worker.last_seen = now.steady;
+  worker.lease_end = now.steady + options_.lease;
+  dirty_workers_.insert(worker.view.id);
+}
+
+bool Coordinator::ForgetALostWorker(Effects& effects) {
+  auto oldest = workers_.end();
+  for (auto it = workers_.begin(); it != workers_.end(); ++it) {
+    if (it->second.view.contact == Contact::kLost &&
+        (oldest == workers_.end() ||
+         it->second.lease_end < oldest->second.lease_end)) {
+      oldest = it;
+    }
+  }
+  if (oldest == workers_.end()) return false;
+  Forget(oldest->second, effects);
+  return true;
+}
+
+void Coordinator::Forget(Worker& worker, Effects& effects) {
+  const WorkerId id = worker.view.id;
+  dirty_workers_.erase(id);
+  workers_.erase(id);
+  effects.push_back(RetractWorker{id});
 }
 
 void Coordinator::LoseWorker(Moment now, Worker& worker, const std::string& why,
@@ -555,13 +629,11 @@ void Coordinator::Reconcile(Moment now, Worker& worker, Effects& effects) {
     }
   }
 
-  const bool place_is_active = [&] {
-    if (!view.assigned.has_value()) return false;
-    const Job* job = FindByKey(*view.assigned);
-    return job != nullptr && job->generation.has_value();
-  }();
+  const bool place_is_active =
+      view.assigned.has_value() && IsActive(*view.assigned);
   if (held.has_value() && !(place_is_active && view.assigned == held->key) &&
-      held->phase != Phase::kAborting && !in_log(held->key, true)) {
+      held->phase != Phase::kAborting && !in_log(held->key, true) &&
+      worker.unacked.size() < kStrayLogMax) {
     Send(worker, Release{held->key, "the generation is over"}, effects);
   }
   if (view.assigned.has_value() &&
@@ -588,12 +660,19 @@ void Coordinator::OnMemberReport(Moment now, Job& job, Worker& worker,
                                  Effects& effects) {
   const HeldGeneration& held = *worker.view.status.held;
   if (IsFinal(job.record.state)) return;
-  if (held.phase == Phase::kFailed && held.failure.has_value()) {
+  if (held.phase == Phase::kFailed) {
+    const Failure failure =
+        held.failure.value_or(Failure{.cause = Failure::Cause::kWorker,
+                                      .message = "failed without saying why"});
     // A generation that ended by one rank's broken connection may turn out to
-    // have ended by the job's own fault at another rank.
-    if (job.generation.has_value() ||
-        held.failure->cause == Failure::Cause::kJob) {
-      FailGeneration(now, job, worker, *held.failure, effects);
+    // have ended by the job's own fault, or that of another worker.
+    if (job.generation.has_value() || failure.cause == Failure::Cause::kJob) {
+      FailGeneration(now, job, worker, failure, effects);
+    } else if (failure.cause == Failure::Cause::kWorker &&
+               worker.held_back_for != held.key) {
+      HoldBack(now, worker, held.key);
+      job.last_failure =
+          absl::StrCat("worker ", worker.view.id.value, ": ", failure.message);
     }
     return;
   }
@@ -657,7 +736,6 @@ void Coordinator::AdvanceForming(Moment now, Job& job, Effects& effects) {
   if (all_training) {
     job.record.state = JobState::kRunning;
     if (!job.record.start_time.has_value()) job.record.start_time = now.wall;
-    generation.last_commit = now.steady;
     SetReason(job, "");
     Persist(job, effects);
     return;
@@ -701,6 +779,10 @@ void Coordinator::AdvanceRunning(Job& job, Effects& effects) {
                       job.record.members[i].value, ": ", held->detail);
     }
   }
+  if (all_ready && details.empty()) {
+    details = absl::StrCat("waiting for worker ", job.record.members[0].value,
+                           " to commit the output");
+  }
   // Until all are back after a restart, the reason says so.
   if (all_known) SetReason(job, std::move(details));
   if (!all_ready || generation.commit_sent) return;
@@ -709,46 +791,44 @@ void Coordinator::AdvanceRunning(Job& job, Effects& effects) {
        effects);
 }
 
-std::string Coordinator::FormingReason(const Job& job) const {
-  const Generation& generation = *job.generation;
-  std::vector<std::string> behind;
-  int ready = 0;
-  Phase least = Phase::kTraining;
-  for (const Generation::Rank& rank : generation.ranks) {
-    least = std::min(
-        least, rank.held.has_value() ? rank.held->phase : Phase::kPreparing);
-  }
-  const bool connecting = least != Phase::kPreparing;
+Coordinator::Behind Coordinator::WhoIsBehind(const Generation& generation) {
+  auto phase_of = [&](size_t rank) {
+    const auto& held = generation.ranks[rank].held;
+    return held.has_value() ? held->phase : Phase::kPreparing;
+  };
+  Behind behind;
   for (size_t i = 0; i < generation.ranks.size(); ++i) {
-    const auto& held = generation.ranks[i].held;
-    const bool done =
-        held.has_value() && (connecting ? held->phase == Phase::kTraining
-                                        : held->phase != Phase::kPreparing);
-    if (done) {
-      ++ready;
-      continue;
-    }
-    std::string text = job.record.members[i].value;
-    if (held.has_value() && !held->detail.empty()) {
-      absl::StrAppend(&text, " (", held->detail, ")");
-    }
-    behind.push_back(std::move(text));
+    if (phase_of(i) == Phase::kPreparing) behind.ranks.push_back(i);
   }
-  return absl::StrCat(ready, "/", generation.ranks.size(),
-                      connecting ? " connected" : " prepared",
-                      behind.empty() ? "" : ", waiting for ",
-                      JoinNames(behind));
+  if (!behind.ranks.empty()) return behind;
+  behind.in_connecting = true;
+  for (size_t i = 0; i < generation.ranks.size(); ++i) {
+    if (phase_of(i) < Phase::kTraining) behind.ranks.push_back(i);
+  }
+  return behind;
+}
+
+std::string Coordinator::FormingReason(const Job& job) {
+  const Generation& generation = *job.generation;
+  const Behind behind = WhoIsBehind(generation);
+  std::vector<std::string> names;
+  for (const size_t rank : behind.ranks) {
+    names.push_back(job.record.members[rank].value);
+    const auto& held = generation.ranks[rank].held;
+    if (held.has_value() && !held->detail.empty()) {
+      absl::StrAppend(&names.back(), " (", held->detail, ")");
+    }
+  }
+  return absl::StrCat(generation.ranks.size() - names.size(), "/",
+                      generation.ranks.size(),
+                      behind.in_connecting ? " connected" : " prepared",
+                      names.empty() ? "" : ", waiting for ", JoinNames(names));
 }
 
 void Coordinator::ExpireForming(Moment now, Job& job, Effects& effects) {
-  const Generation& generation = *job.generation;
   // The first one behind stands for all; the reason names them.
-  size_t culprit = 0;
-  while (culprit + 1 < generation.ranks.size() &&
-         generation.ranks[culprit].held.has_value() &&
-         generation.ranks[culprit].held->phase != Phase::kPreparing) {
-    ++culprit;
-  }
+  const Behind behind = WhoIsBehind(*job.generation);
+  const size_t culprit = behind.ranks.empty() ? 0 : behind.ranks.front();
   auto it = workers_.find(job.record.members[culprit]);
   LS_CHECK(it != workers_.end());
   FailGeneration(
@@ -803,6 +883,11 @@ Coordinator::Job* Coordinator::FindByKey(const GenerationKey& key) {
   return &it->second;
 }
 
+bool Coordinator::IsActive(const GenerationKey& key) {
+  const Job* job = FindByKey(key);
+  return job != nullptr && job->generation.has_value();
+}
+
 Coordinator::Worker* Coordinator::FindBySession(SessionId session) {
   auto it = worker_by_session_.find(session);
   return it == worker_by_session_.end() ? nullptr : &workers_.at(it->second);
@@ -811,6 +896,12 @@ Coordinator::Worker* Coordinator::FindBySession(SessionId session) {
 const JobRecord* Coordinator::FindJob(const JobId& id) const {
   auto it = jobs_.find(id);
   return it == jobs_.end() ? nullptr : &it->second.record;
+}
+
+std::vector<JobId> Coordinator::JobIds() const {
+  std::vector<JobId> ids;
+  for (const auto& [id, job] : jobs_) ids.push_back(id);
+  return ids;
 }
 
 std::optional<int> Coordinator::RankOf(SessionId session,

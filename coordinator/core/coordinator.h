@@ -7,7 +7,8 @@
 //
 // A worker's state comes as levels (its whole status, every time), so that a
 // lost message is mended by the next.  Commands to it form a numbered log, kept
-// until acknowledged and sent again on every new stream.
+// until acknowledged and sent again on every new stream; of a generation that
+// is over by then, a Release is sent instead.
 //
 // A generation's life, as its members report it:
 //
@@ -68,15 +69,18 @@ struct CoordinatorOptions {
 
   // A worker that failed a generation by its own fault is not placed for this
   // long, doubling with each such failure in a row, up to the maximum.
+  // Positive.
   absl::Duration worker_backoff = absl::Seconds(1);
   absl::Duration worker_backoff_max = absl::Minutes(1);
 
-  // A lost worker is shown for this long.
+  // A lost worker is shown for this long.  Positive.
   absl::Duration lost_worker_retention = absl::Hours(1);
 
-  int worker_count_max = 4096;
+  // At least 1 each.
+  int worker_count_max = 4096;  // Lost ones make room for new ones.
   int unfinished_job_max = 10'000;
-  int finished_job_max = 10'000;  // The oldest beyond it are forgotten.
+  int finished_job_max = 10'000;  // Those beyond it that ended first are
+                                  // forgotten.
 };
 
 class Coordinator {
@@ -166,8 +170,9 @@ class Coordinator {
     Instant lease_end;       // When silence has consequences next.
     Instant placeable_from;  // Back-off after failures.
     int failures_in_a_row = 0;
-    int64_t last_sequence = 0;    // Of the command log.
-    std::deque<Command> unacked;  // In order of sequence.
+    std::optional<GenerationKey> held_back_for;  // Last failed by its fault.
+    int64_t last_sequence = 0;                   // Of the command log.
+    std::deque<Command> unacked;                 // In order of sequence.
   };
 
   // What is known of a job's current generation; gone with the coordinator.
@@ -177,9 +182,15 @@ class Coordinator {
       bool start_sent = false;
     };
     std::vector<Rank> ranks;
-    Instant deadline;          // Of forming.
-    bool commit_sent = false;  // CommitOutput was sent.
-    std::optional<Instant> last_commit;
+    Instant deadline;                    // Of forming.
+    bool commit_sent = false;            // CommitOutput was sent.
+    std::optional<Instant> last_commit;  // Reported to this coordinator.
+  };
+
+  // Who has not come as far in forming as it must before the others go on.
+  struct Behind {
+    bool in_connecting = false;  // Else in preparing.
+    std::vector<size_t> ranks;
   };
 
   struct Job {
@@ -197,6 +208,10 @@ class Coordinator {
   void End(Moment now, Effects& effects);
 
   void ExpireWorker(Moment now, Worker& worker, Effects& effects);
+  void NoteAlive(Moment now, Worker& worker);  // Renews its lease.
+  // False if no worker is lost.
+  bool ForgetALostWorker(Effects& effects);
+  void Forget(Worker& worker, Effects& effects);
   void ExpireForming(Moment now, Job& job, Effects& effects);
 
   // Acts on what a worker holds and on what it should hold.
@@ -212,7 +227,11 @@ class Coordinator {
                       const Failure& failure, Effects& effects);
   void FinishJob(Moment now, Job& job, JobState state, std::string reason,
                  Effects& effects);
-  void ReleaseMembers(Job& job, const std::string& reason, Effects& effects);
+  // The job's generation is over.
+  void ReleaseMembers(Moment now, Job& job, const std::string& reason,
+                      Effects& effects);
+  // Once for a generation that failed by the worker's fault.
+  void HoldBack(Moment now, Worker& worker, const GenerationKey& key);
 
   // The worker is gone: nothing it held is believed to go on.
   void LoseWorker(Moment now, Worker& worker, const std::string& why,
@@ -221,13 +240,32 @@ class Coordinator {
   void LosePlace(Moment now, Worker& worker, const std::string& why,
                  Effects& effects);
 
+  // The workers of one numeric class, for one pass of PlaceJobs().
+  struct WorkerClass {
+    std::vector<Worker*> free;  // Could be placed.
+    int present = 0;            // Not lost: all that may become free.
+    // Who of those present is not free, and why.
+    std::vector<std::string> others;
+    // The first job in the queue that waits for these; those behind it must
+    // not take them.
+    const JobId* awaited_by = nullptr;
+  };
+  using WorkerClasses = std::map<std::string, WorkerClass>;
+
   void PlaceJobs(Moment now, Effects& effects);
+  WorkerClasses ClassifyWorkers(Moment now);
+  void DescribeOthers(Moment now, WorkerClasses& classes) const;
+  // Those that the job may run on.
+  static std::vector<WorkerClass*> ClassesFor(const Job& job,
+                                              WorkerClasses& classes);
+  std::string WaitingReason(const JobId& id, const Job& job,
+                            WorkerClasses& classes) const;
   void BeginGeneration(Moment now, Job& job, const std::vector<Worker*>& chosen,
                        Effects& effects);
   bool MembersHaveLetGo(const Job& job) const;
   bool IsPlaceable(Moment now, const Worker& worker) const;
-  std::string FormingReason(const Job& job) const;
-  std::string WaitingReason(const Job& job, int placeable, int present) const;
+  static Behind WhoIsBehind(const Generation& generation);
+  static std::string FormingReason(const Job& job);
   void ForgetOldJobs(Effects& effects);
 
   void Send(Worker& worker, CommandBody body, Effects& effects);
@@ -237,6 +275,7 @@ class Coordinator {
 
   // The job whose current generation, active or just ended, this is; else null.
   Job* FindByKey(const GenerationKey& key);
+  bool IsActive(const GenerationKey& key);  // Forming or running.
   Worker* FindBySession(SessionId session);
 
   CoordinatorOptions options_;
@@ -247,8 +286,8 @@ class Coordinator {
   std::map<std::string, JobId> job_by_request_;
   // Unfinished jobs, in the order in which they are placed: -priority, order.
   std::map<std::pair<int, int64_t>, JobId> queue_;
-  // Finished jobs, oldest first, by the order of their submission.
-  std::map<int64_t, JobId> finished_;
+  // Finished jobs; who ended first comes first.
+  std::deque<JobId> finished_;
   std::map<WorkerId, Worker> workers_;
   std::map<SessionId, WorkerId> worker_by_session_;
   // Changed by the current call; published at its end.

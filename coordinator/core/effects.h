@@ -44,7 +44,8 @@ struct PublishJob {
   JobRecord record;
 };
 
-// Show the worker to those who look.
+// Show the worker to those who look.  Comes with every beat too, for the time
+// when it was last seen.
 struct PublishWorker {
   WorkerView view;
 };

@@ -1,10 +1,14 @@
 // Which job gets which workers.
 //
-// Jobs are looked at by priority, then age.  One that can be placed is: all of
-// min_workers or none, then up to max_workers.  One that cannot, although
-// enough workers of its kind are present, waits for busy ones: no job behind it
-// is placed, or it might wait for ever.  One for which too few workers are
-// present at all holds up nobody.
+// A job never mixes numeric classes of workers, and keeps to the one of its
+// first generation.  Jobs are looked at by priority, then age.  One that can be
+// placed is: all of min_workers or none, then up to max_workers.  One that
+// cannot, although enough workers of a class are present, waits for busy ones:
+// no job behind it gets workers of that class, or it might wait for ever.  One
+// for which too few workers are present at all holds up nobody.
+//
+// Who is silent is present until it is lost: a stream that breaks for a moment
+// lets nobody overtake.
 
 #include <algorithm>
 
@@ -33,100 +37,125 @@ bool Coordinator::MembersHaveLetGo(const Job& job) const {
                       });
 }
 
-void Coordinator::PlaceJobs(Moment now, Effects& effects) {
-  // By numeric class, since a job never mixes them.
-  std::map<std::string, std::vector<Worker*>> placeable;
-  std::map<std::string, int> present;
+Coordinator::WorkerClasses Coordinator::ClassifyWorkers(Moment now) {
+  WorkerClasses classes;
   for (auto& [id, worker] : workers_) {
-    if (worker.view.contact != Contact::kAttached) continue;
-    const std::string& numeric_class = worker.view.device.numeric_class;
-    ++present[numeric_class];
-    if (IsPlaceable(now, worker)) placeable[numeric_class].push_back(&worker);
+    if (worker.view.contact == Contact::kLost) continue;
+    WorkerClass& its_class = classes[worker.view.device.numeric_class];
+    ++its_class.present;
+    if (IsPlaceable(now, worker)) its_class.free.push_back(&worker);
   }
+  return classes;
+}
 
-  const JobId* first_waiting = nullptr;
-  for (const auto& [key, id] : queue_) {
-    Job& job = jobs_.at(id);
-    const JobNeeds& needs = job.record.needs;
-    if (job.generation.has_value()) continue;
-    if (!MembersHaveLetGo(job)) {
-      SetReason(job, absl::StrCat(job.last_failure,
-                                  job.last_failure.empty() ? "" : "; ",
-                                  "waiting for the workers of generation ",
-                                  job.record.generation, " to let go"));
-      // Its own workers will be free in a moment: others must not take them.
-      if (first_waiting == nullptr) first_waiting = &id;
-      continue;
-    }
-    if (first_waiting != nullptr) {
-      SetReason(job,
-                absl::StrCat("waiting behind jobs/", first_waiting->value));
-      continue;
-    }
-
-    std::string numeric_class = job.record.numeric_class;
-    if (numeric_class.empty()) {
-      // The class that offers most; of equals the first by name.
-      size_t most = 0;
-      for (const auto& [name, workers] : placeable) {
-        if (workers.size() <= most) continue;
-        most = workers.size();
-        numeric_class = name;
-      }
-    }
-    std::vector<Worker*>& free = placeable[numeric_class];
-    if (static_cast<int>(free.size()) >= needs.min_workers) {
-      const int take = std::min({static_cast<int>(free.size()),
-                                 needs.max_workers, needs.micro_batches});
-      BeginGeneration(now, job, {free.begin(), free.begin() + take}, effects);
-      free.erase(free.begin(), free.begin() + take);
-      continue;
-    }
-
-    int most_present = 0;
-    for (const auto& [name, count] : present) {
-      if (job.record.numeric_class.empty() ||
-          name == job.record.numeric_class) {
-        most_present = std::max(most_present, count);
-      }
-    }
-    SetReason(job,
-              WaitingReason(job, static_cast<int>(free.size()), most_present));
-    if (most_present >= needs.min_workers) first_waiting = &id;
+void Coordinator::DescribeOthers(Moment now, WorkerClasses& classes) const {
+  for (const auto& [id, worker] : workers_) {
+    const WorkerView& view = worker.view;
+    if (view.contact == Contact::kLost || IsPlaceable(now, worker)) continue;
+    const std::string why =
+        view.assigned.has_value()
+            ? absl::StrCat("jobs/", view.assigned->job.value)
+        : view.contact != Contact::kAttached ? view.reason
+        : !view.status.trainer_ready         ? "starting"
+        : worker.placeable_from > now.steady ? "held back after a failure"
+                                             : "letting go";
+    classes[view.device.numeric_class].others.push_back(
+        absl::StrCat(id.value, " (", why, ")"));
   }
 }
 
-std::string Coordinator::WaitingReason(const Job& job, int placeable,
-                                       int present) const {
+std::vector<Coordinator::WorkerClass*> Coordinator::ClassesFor(
+    const Job& job, WorkerClasses& classes) {
+  std::vector<WorkerClass*> suitable;
+  for (auto& [name, its_class] : classes) {
+    if (job.record.numeric_class.empty() || job.record.numeric_class == name) {
+      suitable.push_back(&its_class);
+    }
+  }
+  return suitable;
+}
+
+void Coordinator::PlaceJobs(Moment now, Effects& effects) {
+  WorkerClasses classes = ClassifyWorkers(now);
+  for (const auto& [key, id] : queue_) {
+    Job& job = jobs_.at(id);
+    if (job.generation.has_value()) continue;
+    const JobNeeds& needs = job.record.needs;
+    const std::vector<WorkerClass*> suitable = ClassesFor(job, classes);
+    if (MembersHaveLetGo(job)) {
+      // The class that offers most; of equals the first by name.
+      WorkerClass* best = nullptr;
+      for (WorkerClass* c : suitable) {
+        if (c->awaited_by == nullptr &&
+            static_cast<int>(c->free.size()) >= needs.min_workers &&
+            (best == nullptr || c->free.size() > best->free.size())) {
+          best = c;
+        }
+      }
+      if (best != nullptr) {
+        const auto end = best->free.begin() +
+                         std::min({static_cast<int>(best->free.size()),
+                                   needs.max_workers, needs.micro_batches});
+        BeginGeneration(now, job, {best->free.begin(), end}, effects);
+        best->free.erase(best->free.begin(), end);
+        continue;
+      }
+    }
+    for (WorkerClass* c : suitable) {
+      if (c->awaited_by == nullptr && c->present >= needs.min_workers) {
+        c->awaited_by = &id;
+      }
+    }
+  }
+
+  // Said when all is placed, so that it is true.
+  bool described = false;
+  for (const auto& [key, id] : queue_) {
+    Job& job = jobs_.at(id);
+    if (job.generation.has_value()) continue;
+    if (!described) DescribeOthers(now, classes);
+    described = true;
+    SetReason(job, WaitingReason(id, job, classes));
+  }
+}
+
+std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
+                                       WorkerClasses& classes) const {
   const JobNeeds& needs = job.record.needs;
   std::string reason = job.last_failure;
-  absl::StrAppend(&reason, reason.empty() ? "" : "; ", "needs ",
-                  CountOf(needs.min_workers, "worker"));
+  if (!reason.empty()) reason += "; ";
+  if (!MembersHaveLetGo(job)) {
+    return absl::StrCat(reason, "waiting for the workers of generation ",
+                        job.record.generation, " to let go");
+  }
+  const WorkerClass none;
+  const WorkerClass* most = &none;
+  const JobId* ahead = nullptr;
+  bool enough = false;
+  bool is_first = false;
+  for (const WorkerClass* c : ClassesFor(job, classes)) {
+    if (c->present > most->present) most = c;
+    if (c->present < needs.min_workers) continue;
+    enough = true;
+    if (c->awaited_by == &id) is_first = true;
+    if (ahead == nullptr) ahead = c->awaited_by;
+  }
+  if (enough && !is_first && ahead != nullptr) {
+    return absl::StrCat(reason, "waiting behind jobs/", ahead->value);
+  }
+  absl::StrAppend(&reason, "needs ", CountOf(needs.min_workers, "worker"));
   if (!job.record.numeric_class.empty()) {
     absl::StrAppend(&reason, " of class ", job.record.numeric_class);
+  } else if (classes.size() > 1) {
+    absl::StrAppend(&reason, " of one class");
   }
-  absl::StrAppend(&reason, ": ", present, present == 1 ? " is" : " are",
-                  " present");
-  if (present == 0) return reason;
-  absl::StrAppend(&reason, ", ", placeable, " free");
-
-  std::vector<std::string> others;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.view.contact != Contact::kAttached) continue;
-    if (!job.record.numeric_class.empty() &&
-        worker.view.device.numeric_class != job.record.numeric_class) {
-      continue;
-    }
-    if (worker.view.assigned.has_value()) {
-      others.push_back(absl::StrCat(id.value, " (jobs/",
-                                    worker.view.assigned->job.value, ")"));
-    } else if (!worker.view.status.trainer_ready) {
-      others.push_back(absl::StrCat(id.value, " (starting)"));
-    } else if (worker.placeable_from > last_now_) {
-      others.push_back(absl::StrCat(id.value, " (held back after a failure)"));
-    }
+  absl::StrAppend(&reason, ": ", most->present,
+                  most->present == 1 ? " is" : " are", " present");
+  if (most->present == 0) return reason;
+  absl::StrAppend(&reason, ", ", most->free.size(), " free");
+  if (!most->others.empty()) {
+    absl::StrAppend(&reason, "; ", JoinNames(most->others));
   }
-  if (!others.empty()) absl::StrAppend(&reason, "; ", JoinNames(others));
   return reason;
 }
 

@@ -252,6 +252,7 @@ class Simulation {
     } else if (const auto* worker = std::get_if<PublishWorker>(&effect)) {
       const WorkerView& view = worker->view;
       if (view.contact == Contact::kCutOff) ++result_.cut_off;
+      if (!options_.log) return;
       const auto& held = view.status.held;
       Log(absl::StrCat(
           "  ", view.id.value, " contact=", static_cast<int>(view.contact),
@@ -267,6 +268,7 @@ class Simulation {
     } else if (const auto* job = std::get_if<PublishJob>(&effect)) {
       const JobRecord& record = job->record;
       published_[record.id] = record;
+      if (!options_.log) return;
       Log(absl::StrCat(
           "  jobs/", record.id.value, " ", JobStateName(record.state),
           " generation=", record.generation,
