@@ -47,6 +47,7 @@ class FakeShell {
   const std::map<JobId, JobRecord>& store() const { return store_; }
   const std::map<JobId, JobRecord>& jobs() const { return jobs_; }
   const std::map<WorkerId, WorkerView>& workers() const { return workers_; }
+  bool Knows(SessionId session) const { return streams_.count(session) > 0; }
   const Stream& stream(SessionId session) const { return streams_.at(session); }
 
  private:

@@ -77,6 +77,7 @@ struct JobRecord {
   absl::Time create_time;
   std::optional<absl::Time> start_time;
   std::optional<absl::Time> end_time;
+  friend bool operator==(const JobRecord&, const JobRecord&) = default;
 };
 
 // How the coordinator is in contact with a worker.
