@@ -1,5 +1,6 @@
 #include "tests/simulation/simulation.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/micro_batches.h"
 #include "coordinator/core/coordinator.h"
@@ -49,7 +51,9 @@ struct JobPlan {
   std::string request_id;
   JobNeeds needs;
   int64_t steps = 0;
+  bool impossible = false;  // Needs more workers than any class has.
   std::optional<JobId> id;  // Once acknowledged.
+  bool cancel_answered = false;
   bool cancel_acknowledged = false;
 };
 
@@ -87,7 +91,9 @@ class Simulation {
     size_t worker = 0;
     bool open = true;  // As the worker sees it.
     bool coordinator_open = true;
-    SessionId session;  // Of the coordinator's start `epoch`.
+    bool broken = false;  // Carries nothing, whatever its ends believe.
+    std::optional<Upward> last_up;  // That arrived.
+    SessionId session;              // Of the coordinator's start `epoch`.
     int64_t epoch = 0;
     Instant up_last, down_last;  // Messages do not overtake each other.
   };
@@ -148,6 +154,7 @@ class Simulation {
     options.forming_timeout = absl::Seconds(20);
     options.step_bound = absl::Seconds(8);
     options.reattach_window = 2 * kLease;
+    options.finished_job_max = options_.finished_job_max;
     std::vector<JobRecord> stored;
     for (const auto& [id, record] : store_) stored.push_back(record);
     Effects effects;
@@ -224,11 +231,45 @@ class Simulation {
             (it == store_.end() || it->second.generation < to.generation)) {
           ++result_.generations;
         }
+        CheckPlaces(to);
         store_[to.id] = to;
+        if (IsFinal(to.state)) ended_[to.id] = to.state;
       } else if (const auto* erase = std::get_if<EraseJob>(&effect)) {
+        ++result_.erased;
+        if (ended_.count(erase->job) == 0) {
+          Violation("a job that has not ended is forgotten");
+        }
         store_.erase(erase->job);
       }
     }
+  }
+
+  static bool IsActive(const JobRecord& record) {
+    return record.state == JobState::kForming ||
+           record.state == JobState::kRunning;
+  }
+
+  // A worker has a place in one active generation at most; its class is the
+  // job's.
+  void CheckPlaces(const JobRecord& to) {
+    if (!IsActive(to)) return;
+    for (const auto& [id, other] : store_) {
+      if (id == to.id || !IsActive(other)) continue;
+      for (const WorkerId& member : to.members) {
+        if (std::count(other.members.begin(), other.members.end(), member)) {
+          Violation(absl::StrCat(member.value, " has a place in two jobs"));
+        }
+      }
+    }
+    for (const WorkerId& member : to.members) {
+      if (ClassOf(std::stoul(member.value.substr(1))) != to.numeric_class) {
+        Violation(absl::StrCat(member.value, " is of another class"));
+      }
+    }
+  }
+
+  std::string ClassOf(size_t w) const {
+    return absl::StrCat("cpu/", w % options_.class_count);
   }
 
   void SendOut(const Effect& effect) {
@@ -237,7 +278,10 @@ class Simulation {
     } else if (const auto* command = std::get_if<SendCommand>(&effect)) {
       const GenerationKey& key = KeyOf(command->command.body);
       auto it = store_.find(key.job);
-      if (it == store_.end() || it->second.generation < key.generation) {
+      // Of a job that is forgotten one may still be told to let go.
+      if (it == store_.end()
+              ? !std::holds_alternative<Release>(command->command.body)
+              : it->second.generation < key.generation) {
         Violation("a command was sent for what is not stored");
       }
       if (std::holds_alternative<CommitOutput>(command->command.body)) {
@@ -313,8 +357,8 @@ class Simulation {
     const size_t w = stream->worker;
     queue_.At(Arrival(stream->down_last), [this, w, stream, message] {
       Worker& worker = workers_[w];
-      if (!stream->open || worker.stream != stream || worker.partitioned ||
-          !worker.agent.has_value()) {
+      if (!stream->open || stream->broken || worker.stream != stream ||
+          worker.partitioned || !worker.agent.has_value()) {
         return;
       }
       AgentEffects effects;
@@ -335,36 +379,46 @@ class Simulation {
     if (stream == nullptr || !stream->open) return;
     queue_.At(Arrival(stream->up_last), [this, w, stream, message] {
       // A crashed worker's last messages may still arrive.
-      if (!stream->coordinator_open || workers_[w].partitioned ||
-          !coordinator_.has_value() || stream->epoch != coordinator_epoch_) {
+      if (!stream->coordinator_open || stream->broken ||
+          workers_[w].partitioned || !coordinator_.has_value() ||
+          stream->epoch != coordinator_epoch_) {
         return;
       }
-      Effects effects;
       if (const auto* hello = std::get_if<Hello>(&message)) {
         stream->session = {++last_session_};
         sessions_[stream->session] = stream;
+        Effects effects;
         const absl::Status status = coordinator_->OnHello(
             Now(), stream->session, *hello, absl::StrCat("sim:", w), effects);
         Carry(std::move(effects));
         if (!status.ok()) CloseFromCoordinator(stream, status);
-      } else if (const auto* status = std::get_if<WorkerStatus>(&message)) {
-        coordinator_->OnStatus(Now(), stream->session, *status, effects);
-        Carry(std::move(effects));
       } else {
-        const auto& reports = std::get<SendReports>(message);
-        for (const std::string& text : reports.reports) {
-          const Report report = Report::Parse(text);
-          coordinator_->OnStepsCommitted(Now(), stream->session, report.key,
-                                         report.step + 1, effects);
-        }
-        const SessionId session = stream->session;
-        const int64_t last = reports.first_sequence +
-                             static_cast<int64_t>(reports.reports.size()) - 1;
-        Carry(std::move(effects), [this, session, last] {
-          if (!OneIn(20)) Down(session, last);
-        });
+        stream->last_up = message;
+        Hear(stream, message);
       }
     });
+  }
+
+  // What the service does with a message after the hello.
+  void Hear(const std::shared_ptr<Stream>& stream, const Upward& message) {
+    Effects effects;
+    if (const auto* status = std::get_if<WorkerStatus>(&message)) {
+      coordinator_->OnStatus(Now(), stream->session, *status, effects);
+      Carry(std::move(effects));
+    } else {
+      const auto& reports = std::get<SendReports>(message);
+      for (const std::string& text : reports.reports) {
+        const Report report = Report::Parse(text);
+        coordinator_->OnStepsCommitted(Now(), stream->session, report.key,
+                                       report.step + 1, effects);
+      }
+      const SessionId session = stream->session;
+      const int64_t last = reports.first_sequence +
+                           static_cast<int64_t>(reports.reports.size()) - 1;
+      Carry(std::move(effects), [this, session, last] {
+        if (!OneIn(20)) Down(session, last);
+      });
+    }
   }
 
   void CloseFromCoordinator(const std::shared_ptr<Stream>& stream,
@@ -414,6 +468,20 @@ class Simulation {
                  [this, stream] { CoordinatorSeesClose(stream, false); });
   }
 
+  // Nothing arrives any more, and each end learns it from its keepalive, late.
+  void BreakStreamSilently(Worker& worker) {
+    std::shared_ptr<Stream> stream = worker.stream;
+    if (stream == nullptr || stream->broken) return;
+    ++result_.half_open;
+    stream->broken = true;
+    const size_t w = stream->worker;
+    queue_.After(Between(0, 20000), [this, w, stream] {
+      WorkerSeesClose(w, stream, absl::UnavailableError("keepalive"));
+    });
+    queue_.After(Between(0, 20000),
+                 [this, stream] { CoordinatorSeesClose(stream, false); });
+  }
+
   // ----------------------------------------------------------- workers
 
   void StartWorker(size_t w) {
@@ -422,7 +490,7 @@ class Simulation {
     AgentOptions options;
     options.worker = worker.id;
     options.incarnation = {queue_.now().since_start / absl::Nanoseconds(1) + 1};
-    options.device.numeric_class = "cpu/sim";
+    options.device.numeric_class = ClassOf(w);
     options.name_taken_patience = absl::Seconds(3600);
     worker.agent = AgentCore::Create(options).value();
     worker.tick_at = InfiniteFuture();
@@ -442,6 +510,30 @@ class Simulation {
     worker.agent.reset();
     ++worker.epoch;
     BreakStream(worker);
+    queue_.After(healing_ ? Between(100, 500) : Between(50, 12000), [this, w] {
+      if (!workers_[w].agent.has_value()) StartWorker(w);
+    });
+  }
+
+  // Its operator stops the daemon, which says good-bye, and starts another.
+  void StopWorker(size_t w) {
+    Worker& worker = workers_[w];
+    if (!worker.agent.has_value()) return;
+    ++result_.leaves;
+    Log(absl::StrCat(worker.id.value, " leaves"));
+    KillTrainerOf(w);
+    worker.trainer.reset();
+    worker.agent.reset();
+    ++worker.epoch;
+    if (std::shared_ptr<Stream> stream = worker.stream; stream != nullptr) {
+      stream->open = false;
+      // What was sent before arrives before.
+      queue_.At(Arrival(stream->up_last), [this, w, stream] {
+        if (!stream->broken && !workers_[w].partitioned) {
+          CoordinatorSeesClose(stream, /*leaving=*/true);
+        }
+      });
+    }
     queue_.After(healing_ ? Between(100, 500) : Between(50, 12000), [this, w] {
       if (!workers_[w].agent.has_value()) StartWorker(w);
     });
@@ -499,6 +591,17 @@ class Simulation {
       worker.stream->open = false;
       queue_.After(Between(0, 100), [this, stream = worker.stream] {
         CoordinatorSeesClose(stream, false);
+      });
+    }
+    if (worker.stream != nullptr && worker.stream->last_up.has_value() &&
+        OneIn(4)) {
+      // What the old stream carried last arrives once more, late.
+      queue_.After(Between(0, 2000), [this, old = worker.stream] {
+        if (coordinator_.has_value() && old->epoch == coordinator_epoch_ &&
+            !old->coordinator_open && old->session.value != 0) {
+          ++result_.duplicates;
+          Hear(old, *old->last_up);
+        }
       });
     }
     auto stream = std::make_shared<Stream>();
@@ -790,7 +893,12 @@ class Simulation {
     JobPlan plan;
     plan.request_id = absl::StrCat("request-", i);
     plan.needs.priority = static_cast<int>(Below(3));
-    plan.needs.min_workers = 1 + static_cast<int>(Below(options_.worker_count));
+    const int most = (options_.worker_count + options_.class_count - 1) /
+                     options_.class_count;
+    plan.impossible = OneIn(10);
+    plan.needs.min_workers = plan.impossible
+                                 ? most + 1 + static_cast<int>(Below(2))
+                                 : 1 + static_cast<int>(Below(most));
     plan.needs.max_workers =
         plan.needs.min_workers + static_cast<int>(Below(3));
     plan.needs.micro_batches =
@@ -807,10 +915,13 @@ class Simulation {
     }
   }
 
+  // When those that ended are forgotten, one that asks again gets a new job.
+  bool MayAskAgain() const { return options_.finished_job_max > 1000; }
+
   // As a client does: again and again until it is answered.
   void Submit(int i) {
     JobPlan& plan = jobs_[i];
-    if (plan.id.has_value() && !OneIn(4)) return;
+    if (plan.id.has_value() && !(MayAskAgain() && OneIn(4))) return;
     queue_.After(Between(200, 3000), [this, i] {
       if (!jobs_[i].id.has_value()) Submit(i);
     });
@@ -839,13 +950,26 @@ class Simulation {
     });
   }
 
+  // Likewise: until it is answered; sometimes once more.
   void Cancel(int i) {
-    if (!coordinator_.has_value() || !jobs_[i].id.has_value()) return;
+    JobPlan& plan = jobs_[i];
+    queue_.After(Between(200, 3000), [this, i] {
+      if (!jobs_[i].cancel_answered || OneIn(4)) Cancel(i);
+    });
+    if (!coordinator_.has_value() || !plan.id.has_value()) return;
     Effects effects;
     const absl::Status status =
-        coordinator_->CancelJob(Now(), *jobs_[i].id, "", effects);
-    Carry(std::move(effects), [this, i, status] {
-      if (status.ok()) jobs_[i].cancel_acknowledged = true;
+        coordinator_->CancelJob(Now(), *plan.id, "", effects);
+    const bool answer_lost = OneIn(4) && !healing_;
+    Carry(std::move(effects), [this, i, status, answer_lost] {
+      if (answer_lost) return;
+      JobPlan& known = jobs_[i];
+      if (known.cancel_acknowledged && !status.ok() &&
+          !absl::IsNotFound(status)) {
+        Violation("a cancelled job cannot be cancelled again");
+      }
+      known.cancel_answered = true;
+      if (status.ok()) known.cancel_acknowledged = true;
     });
   }
 
@@ -856,7 +980,7 @@ class Simulation {
       if (healing_) return;
       const auto w = static_cast<size_t>(Below(workers_.size()));
       Worker& worker = workers_[w];
-      switch (Below(7)) {
+      switch (Below(9)) {
         case 0:
           CrashCoordinator();
           break;
@@ -891,6 +1015,12 @@ class Simulation {
                   .message = "connection reset"});
           }
           break;
+        case 7:
+          StopWorker(w);
+          break;
+        case 8:
+          BreakStreamSilently(worker);
+          break;
       }
       ScheduleFault();
     });
@@ -916,16 +1046,20 @@ class Simulation {
     ++result_.events;
     for (const JobPlan& plan : jobs_) {
       if (!plan.id.has_value()) continue;
-      auto it = store_.find(*plan.id);
-      if (it == store_.end()) {
-        Violation("an acknowledged job is gone");
+      const auto end = ended_.find(*plan.id);
+      if (end == ended_.end()) {
+        if (store_.count(*plan.id) == 0) {
+          Violation("an acknowledged job is gone");
+        }
+        if (plan.cancel_acknowledged) {
+          Violation("an acknowledged cancellation is gone");
+        }
         continue;
       }
-      if (plan.cancel_acknowledged &&
-          it->second.state != JobState::kCancelled) {
+      if (plan.cancel_acknowledged && end->second != JobState::kCancelled) {
         Violation("an acknowledged cancellation is gone");
       }
-      if (it->second.state == JobState::kCompleted &&
+      if (end->second == JobState::kCompleted &&
           outputs_.count(*plan.id) == 0) {
         Violation("a job is COMPLETED without its output");
       }
@@ -940,8 +1074,7 @@ class Simulation {
   bool AllEnded() const {
     for (const JobPlan& plan : jobs_) {
       if (!plan.id.has_value()) return false;
-      auto it = store_.find(*plan.id);
-      if (it == store_.end() || !IsFinal(it->second.state)) return false;
+      if (!plan.impossible && ended_.count(*plan.id) == 0) return false;
     }
     return true;
   }
@@ -952,15 +1085,26 @@ class Simulation {
         Violation("a submission was never answered");
         continue;
       }
-      const JobRecord& record = store_[*plan.id];
-      if (record.state == JobState::kCompleted) {
-        ++result_.completed;
-      } else if (record.state == JobState::kCancelled) {
+      const auto end = ended_.find(*plan.id);
+      const JobState state =
+          end != ended_.end() ? end->second : store_[*plan.id].state;
+      const std::string& reason = published_[*plan.id].reason;
+      const std::string what = absl::StrCat("jobs/", plan.id->value, ": ",
+                                            JobStateName(state), ": ", reason);
+      if (state == JobState::kCancelled) {
         ++result_.cancelled;
+      } else if (plan.impossible) {
+        ++result_.waiting;
+        if (state != JobState::kQueued ||
+            !absl::StrContains(
+                reason,
+                absl::StrCat("needs ", plan.needs.min_workers, " workers"))) {
+          Violation("does not wait for what it needs: " + what);
+        }
+      } else if (state == JobState::kCompleted) {
+        ++result_.completed;
       } else {
-        Violation(absl::StrCat("jobs/", record.id.value,
-                               " did not end: ", JobStateName(record.state),
-                               ": ", published_[record.id].reason));
+        Violation("did not end: " + what);
       }
     }
   }
@@ -981,6 +1125,7 @@ class Simulation {
   // What survives the coordinator.
   int64_t stored_incarnation_ = 0;
   std::map<JobId, JobRecord> store_;
+  std::map<JobId, JobState> ended_;  // Also of those forgotten since.
 
   std::map<SessionId, std::shared_ptr<Stream>> sessions_;  // Of this epoch.
   std::vector<Worker> workers_;

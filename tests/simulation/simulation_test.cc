@@ -1,5 +1,5 @@
-// Replay a failure with TEST_SEED=<n>, which also prints every event; go further
-// than usual with TEST_SEED_COUNT=<n>.
+// Replay a failure with TEST_SEED=<n>, which also prints every event; go
+// further than usual with TEST_SEED_COUNT=<n>.
 
 #include "tests/simulation/simulation.h"
 
@@ -15,9 +15,33 @@ Options OptionsOf(uint64_t seed) {
   Options options;
   options.seed = seed;
   options.worker_count = 1 + static_cast<int>(seed % 5);
-  options.job_count = 2 + static_cast<int>(seed / 5 % 5);
+  options.job_count = 2 + static_cast<int>(seed / 5 % 7);
+  options.class_count = seed % 3 == 0 ? 2 : 1;
+  options.finished_job_max = seed % 4 == 0 ? 2 : 10'000;
   return options;
 }
+
+// What is counted, by name.
+struct Counter {
+  const char* name;
+  int64_t Result::*value;
+};
+constexpr Counter kCounters[] = {
+    {"events", &Result::events},
+    {"generations", &Result::generations},
+    {"coordinator_crashes", &Result::coordinator_crashes},
+    {"worker_crashes", &Result::worker_crashes},
+    {"leaves", &Result::leaves},
+    {"trainer_deaths", &Result::trainer_deaths},
+    {"broken_streams", &Result::broken_streams},
+    {"half_open", &Result::half_open},
+    {"duplicates", &Result::duplicates},
+    {"cut_off", &Result::cut_off},
+    {"completed", &Result::completed},
+    {"cancelled", &Result::cancelled},
+    {"waiting", &Result::waiting},
+    {"erased", &Result::erased},
+};
 
 void RunSeed(uint64_t seed, bool log, Result& total) {
   Options options = OptionsOf(seed);
@@ -25,17 +49,12 @@ void RunSeed(uint64_t seed, bool log, Result& total) {
   const Result result = RunSimulation(options);
   for (const std::string& violation : result.violations) {
     ADD_FAILURE() << "TEST_SEED=" << seed << " workers=" << options.worker_count
+                  << " classes=" << options.class_count
                   << " jobs=" << options.job_count << ": " << violation;
   }
-  total.coordinator_crashes += result.coordinator_crashes;
-  total.worker_crashes += result.worker_crashes;
-  total.trainer_deaths += result.trainer_deaths;
-  total.broken_streams += result.broken_streams;
-  total.generations += result.generations;
-  total.cut_off += result.cut_off;
-  total.completed += result.completed;
-  total.cancelled += result.cancelled;
-  total.events += result.events;
+  for (const Counter& counter : kCounters) {
+    total.*counter.value += result.*counter.value;
+  }
 }
 
 TEST(SimulationTest, IsSafeThroughFaultsAndEndsWithoutThem) {
@@ -48,22 +67,16 @@ TEST(SimulationTest, IsSafeThroughFaultsAndEndsWithoutThem) {
     for (uint64_t seed = 1; seed <= last && !HasFailure(); ++seed) {
       RunSeed(seed, /*log=*/false, total);
     }
-    // The faults did happen, and jobs ended in spite of them.
-    EXPECT_GT(total.coordinator_crashes, 1000);
-    EXPECT_GT(total.worker_crashes, 1000);
-    EXPECT_GT(total.trainer_deaths, 1000);
-    EXPECT_GT(total.broken_streams, 1000);
-    EXPECT_GT(total.cut_off, 10);
-    EXPECT_GT(total.completed, 1000);
-    EXPECT_GT(total.cancelled, 100);
+    // Everything that a run is about did happen.
+    for (const Counter& counter : kCounters) {
+      EXPECT_GE(total.*counter.value, static_cast<int64_t>(last / 20))
+          << counter.name;
+    }
   }
-  std::cout << "events=" << total.events << " generations=" << total.generations
-            << " coordinator_crashes=" << total.coordinator_crashes
-            << " worker_crashes=" << total.worker_crashes
-            << " trainer_deaths=" << total.trainer_deaths
-            << " broken_streams=" << total.broken_streams
-            << " cut_off=" << total.cut_off << " completed=" << total.completed
-            << " cancelled=" << total.cancelled << "\n";
+  for (const Counter& counter : kCounters) {
+    std::cout << counter.name << "=" << total.*counter.value << " ";
+  }
+  std::cout << "\n";
 }
 
 TEST(SimulationTest, IsAFunctionOfItsSeed) {
