@@ -149,7 +149,10 @@ void Coordinator::Begin(Moment now, Effects& effects) {
 }
 
 void Coordinator::End(Moment now, Effects& effects) {
-  PlaceJobs(now, effects);
+  // Most calls are beats, and change nothing of it.
+  if (placement_stale_ || BackoffHasEnded(now)) PlaceJobs(now, effects);
+  placement_stale_ = false;
+  placed_at_ = now.steady;
   ForgetOldJobs(effects);
   for (const JobId& id : dirty_jobs_) {
     auto it = jobs_.find(id);
@@ -167,6 +170,7 @@ void Coordinator::End(Moment now, Effects& effects) {
 
 void Coordinator::Tick(Moment now, Effects& effects) {
   Begin(now, effects);
+  placement_stale_ = true;
   End(now, effects);
 }
 
@@ -295,6 +299,7 @@ void Coordinator::HoldBack(Moment now, Worker& worker,
                            const GenerationKey& key) {
   if (worker.held_back_for == key) return;
   worker.held_back_for = key;
+  placement_stale_ = true;
   const int doublings = std::min(worker.failures_in_a_row++, 30);
   worker.placeable_from =
       now.steady + std::min(options_.worker_backoff * (int64_t{1} << doublings),
@@ -440,6 +445,7 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
     worker.stream = hello.stream;
     worker.session = session;
     worker_by_session_[session] = hello.worker;
+    placement_stale_ = true;
     NoteAlive(now, worker);
 
     if (hello.coordinator_incarnation < options_.incarnation) {
@@ -485,9 +491,14 @@ void Coordinator::OnStatus(Moment now, SessionId session,
     worker->view.contact = Contact::kSuspect;
     worker->view.reason = "its stream was ended: it broke the protocol";
     dirty_workers_.insert(worker->view.id);
+    placement_stale_ = true;
     worker = nullptr;
   }
   if (worker != nullptr) {
+    const WorkerStatus& before = worker->view.status;
+    placement_stale_ |= before.trainer_ready != status.trainer_ready ||
+                        before.held.has_value() != status.held.has_value() ||
+                        before.applied_sequence != status.applied_sequence;
     worker->view.status = status;
     NoteAlive(now, *worker);
     std::erase_if(worker->unacked, [&](const Command& c) {
@@ -526,6 +537,7 @@ void Coordinator::OnSessionClosed(Moment now, SessionId session, bool leaving,
       worker->view.contact = Contact::kSuspect;
       worker->view.reason = "its stream broke";
       dirty_workers_.insert(worker->view.id);
+      placement_stale_ = true;
     }
   }
   End(now, effects);
@@ -552,6 +564,7 @@ void Coordinator::ExpireWorker(Moment now, Worker& worker, Effects& effects) {
         worker.view.reason = "silent, but its generation commits steps";
         worker.lease_end = bound;
         dirty_workers_.insert(worker.view.id);
+        placement_stale_ = true;
         return;
       }
     }
@@ -594,6 +607,7 @@ void Coordinator::LoseWorker(Moment now, Worker& worker, const std::string& why,
   worker.view.reason = why;
   worker.lease_end = now.steady + options_.lost_worker_retention;
   dirty_workers_.insert(worker.view.id);
+  placement_stale_ = true;
   LosePlace(now, worker, why, effects);
   worker.view.assigned.reset();
 }
@@ -652,6 +666,7 @@ void Coordinator::Reconcile(Moment now, Worker& worker, Effects& effects) {
     } else {
       view.assigned.reset();
       dirty_workers_.insert(view.id);
+      placement_stale_ = true;
     }
   }
 }
@@ -871,6 +886,7 @@ void Coordinator::SetReason(Job& job, std::string reason) {
 void Coordinator::Persist(const Job& job, Effects& effects) {
   effects.push_back(PersistJob{job.record});
   dirty_jobs_.insert(job.record.id);
+  placement_stale_ = true;
 }
 
 // ------------------------------------------------------------- look-ups

@@ -253,6 +253,7 @@ class Coordinator {
   using WorkerClasses = std::map<std::string, WorkerClass>;
 
   void PlaceJobs(Moment now, Effects& effects);
+  bool BackoffHasEnded(Moment now) const;  // Since jobs were last placed.
   WorkerClasses ClassifyWorkers(Moment now);
   void DescribeOthers(Moment now, WorkerClasses& classes) const;
   // Those that the job may run on.
@@ -290,6 +291,10 @@ class Coordinator {
   std::deque<JobId> finished_;
   std::map<WorkerId, Worker> workers_;
   std::map<SessionId, WorkerId> worker_by_session_;
+  // Whether something changed that placing jobs, or the reasons of those that
+  // wait, depend on; when that was last looked at.
+  bool placement_stale_ = true;
+  Instant placed_at_;
   // Changed by the current call; published at its end.
   std::set<JobId> dirty_jobs_;
   std::set<WorkerId> dirty_workers_;

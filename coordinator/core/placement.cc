@@ -27,6 +27,13 @@ bool Coordinator::IsPlaceable(Moment now, const Worker& worker) const {
          worker.placeable_from <= now.steady;
 }
 
+bool Coordinator::BackoffHasEnded(Moment now) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const Instant end = entry.second.placeable_from;
+    return placed_at_ < end && end <= now.steady;
+  });
+}
+
 bool Coordinator::MembersHaveLetGo(const Job& job) const {
   const GenerationKey key = {job.record.id, job.record.generation};
   return std::none_of(job.record.members.begin(), job.record.members.end(),
