@@ -52,10 +52,12 @@ struct HeldGeneration {
   GenerationKey key;
   int rank = 0;
   Phase phase = Phase::kPreparing;
-  int64_t committed_step_count = 0;    // The next step's number.
-  int64_t max_steps = 0;               // Of the job; 0 until known.
-  std::vector<std::string> addresses;  // kJoined: entry i for rank i; opaque.
-  std::string nonce;                   // kJoined, rank 0.
+  int64_t committed_step_count = 0;  // The next step's number.
+  int64_t max_steps = 0;             // Of the job; 0 until known.
+  // From kJoined on, also while connecting: a coordinator that starts again
+  // makes the other ranks' Start of it.
+  std::vector<std::string> addresses;  // Entry i for rank i; opaque.
+  std::string nonce;                   // Of rank 0.
   std::optional<Failure> failure;      // kFailed.
   std::string detail;                  // For people.
   friend bool operator==(const HeldGeneration&,
