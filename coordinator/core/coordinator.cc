@@ -176,6 +176,13 @@ void Coordinator::End(Moment now, Effects& effects) {
   dirty_workers_.clear();
 }
 
+void Coordinator::NoteStall(Moment now) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.view.contact == Contact::kLost) continue;
+    worker.lease_end = std::max(worker.lease_end, now.steady + options_.lease);
+  }
+}
+
 void Coordinator::Tick(Moment now, Effects& effects) {
   Begin(now, effects);
   placement_stale_ = true;

@@ -461,5 +461,25 @@ TEST_F(WorkersTest, AWorkerThatHoldsOneStrangeGenerationAfterAnotherIsBounded) {
   EXPECT_EQ(a.last<Release>().key.generation, 100);
 }
 
+TEST_F(WorkersTest, ACoordinatorThatDidNotRunBlamesNobodyForTheSilence) {
+  Player& a = Attach("a");
+  const JobId job = Submit({});
+  AllTrain(job);
+  Pass(10 * options().lease);
+
+  core().NoteStall(now());
+  Tick();
+  EXPECT_EQ(a.contact(), Contact::kAttached);
+  EXPECT_EQ(Job(job).state, JobState::kRunning);
+
+  Pass(options().lease - kInstant);
+  Tick();
+  EXPECT_EQ(Job(job).state, JobState::kRunning);
+  Pass(kInstant);
+  Tick();
+  EXPECT_EQ(a.contact(), Contact::kLost);
+  EXPECT_EQ(Job(job).state, JobState::kRecovering);
+}
+
 }  // namespace
 }  // namespace lockstep

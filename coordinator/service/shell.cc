@@ -142,7 +142,7 @@ void Shell::SubmitJob(JobRequest request,
       submission.id = DrawJobId();
       Effects effects;
       absl::StatusOr<JobId> job =
-          core_->SubmitJob(clock_.NowMoment(), std::move(submission), effects);
+          core_->SubmitJob(AwakeNow(), std::move(submission), effects);
       Queue(std::move(effects));
       outbox_.push_back(ReplyWithJob(std::move(job), std::move(done)));
       outbox_changed_.Signal();
@@ -160,7 +160,7 @@ void Shell::CancelJob(const JobId& job, const std::string& reason,
     if (refusal.ok()) {
       Effects effects;
       const absl::Status status =
-          core_->CancelJob(clock_.NowMoment(), job, reason, effects);
+          core_->CancelJob(AwakeNow(), job, reason, effects);
       Queue(std::move(effects));
       outbox_.push_back(ReplyWithJob(
           status.ok() ? absl::StatusOr<JobId>(job) : status, std::move(done)));
@@ -185,8 +185,8 @@ SessionId Shell::OpenSession(const Hello& hello,
         sinks_[session] = sink;
       }
       Effects effects;
-      const absl::Status status = core_->OnHello(clock_.NowMoment(), session,
-                                                 hello, peer_address, effects);
+      const absl::Status status =
+          core_->OnHello(AwakeNow(), session, hello, peer_address, effects);
       if (!status.ok()) effects.push_back(CloseSession{session, status});
       Queue(std::move(effects));
     }
@@ -199,7 +199,7 @@ void Shell::OnStatus(SessionId session, const WorkerStatus& status) {
   MutexLock lock(&mutex_);
   if (!refusal_.ok()) return;
   Effects effects;
-  core_->OnStatus(clock_.NowMoment(), session, status, effects);
+  core_->OnStatus(AwakeNow(), session, status, effects);
   Queue(std::move(effects));
 }
 
@@ -233,8 +233,7 @@ void Shell::OnStepReports(SessionId session, const WorkerId& worker,
       outbox_changed_.Signal();
       Effects effects;
       for (const auto& [key, count] : committed) {
-        core_->OnStepsCommitted(clock_.NowMoment(), session, key, count,
-                                effects);
+        core_->OnStepsCommitted(AwakeNow(), session, key, count, effects);
       }
       Queue(std::move(effects));
     }
@@ -251,7 +250,7 @@ void Shell::OnSessionClosed(SessionId session, bool leaving) {
   // All sessions end when the coordinator stops: that is no news of workers.
   if (!refusal_.ok()) return;
   Effects effects;
-  core_->OnSessionClosed(clock_.NowMoment(), session, leaving, effects);
+  core_->OnSessionClosed(AwakeNow(), session, leaving, effects);
   Queue(std::move(effects));
 }
 
@@ -420,15 +419,30 @@ void Shell::CloseAll(const absl::Status& status) {
 
 // ------------------------------------------------------------------ timer
 
+Moment Shell::AwakeNow() {
+  const Moment now = clock_.NowMoment();
+  const absl::Duration late = now.steady - timer_deadline_;
+  if (late > core_->options().lease / 3) {
+    LOG(WARNING) << "the coordinator was not running for a while; leases begin "
+                    "again"
+                 << Field("for_at_least", absl::FormatDuration(absl::Trunc(
+                                              late, absl::Milliseconds(1))));
+    core_->NoteStall(now);
+    timer_deadline_ = now.steady;
+  }
+  return now;
+}
+
 void Shell::RunTimer() {
   MutexLock lock(&mutex_);
   while (refusal_.ok()) {
     Effects effects;
-    core_->Tick(clock_.NowMoment(), effects);
+    core_->Tick(AwakeNow(), effects);
     Queue(std::move(effects));
     // A millisecond more: not to wake just before the deadline, nor to spin.
+    timer_deadline_ = core_->NextDeadline();
     const absl::Duration wait =
-        std::max(core_->NextDeadline() - clock_.Now(), absl::ZeroDuration());
+        std::max(timer_deadline_ - clock_.Now(), absl::ZeroDuration());
     timer_changed_.WaitFor(&mutex_, wait + absl::Milliseconds(1));
   }
 }

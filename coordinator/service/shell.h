@@ -168,6 +168,9 @@ class Shell {
   void Fail(const absl::Status& status, std::vector<Item> items);
   void CloseAll(const absl::Status& status);
 
+  // What the core is told of time.  Notices that this process did not run for a
+  // while, stopped or starved: silence since then is not the workers'.
+  Moment AwakeNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
 
   const Options options_;
@@ -179,6 +182,9 @@ class Shell {
   Mutex mutex_;
   CondVar outbox_changed_;
   CondVar timer_changed_;
+  // When the timer means to call Tick(); it is late only if this process did
+  // not run.
+  Instant timer_deadline_ ABSL_GUARDED_BY(mutex_) = InfiniteFuture();
   std::unique_ptr<Coordinator> core_ ABSL_GUARDED_BY(mutex_);
   std::vector<Item> outbox_ ABSL_GUARDED_BY(mutex_);
   SessionId last_session_ ABSL_GUARDED_BY(mutex_);

@@ -108,6 +108,22 @@ class ServiceTest(harness.JobTest):
         done = self.await_state(job, "COMPLETED")
         self.assertEqual(int(done["generation"]), 1)
 
+    def test_a_coordinator_that_was_stopped_for_a_while_blames_nobody(self):
+        coordinator, _ = self.start_cluster(2)
+        job = self.submit(self.spec("paused", schedule={"max_steps": 100000}, parallel={"min_workers": 2}))
+        self.await_step(job, 5)
+
+        coordinator.kill(signal.SIGSTOP)
+        time.sleep(5)  # Longer than the lease.
+        coordinator.kill(signal.SIGCONT)
+        before = self.step_count(job)
+        self.await_step(job, before + 5)
+        time.sleep(1)
+
+        now = self.get(job)
+        self.assertEqual((now["state"], int(now["generation"]), now.get("failure_count", 0)), ("RUNNING", 1, 0))
+        self.lockstep("cancel", job)
+
     def test_cancelling_in_every_state(self):
         self.start_coordinator()
         queued = self.submit(self.spec("queued"))

@@ -1,8 +1,13 @@
 #include "worker/trainer/output_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <vector>
@@ -27,22 +32,41 @@ absl::Status SystemError(const std::string& what, const std::error_code& code) {
                              absl::StrCat("output_directory: ", what));
 }
 
-std::string FolderPrefix(const JobId& job) {
-  return absl::StrCat(".lockstep-", job.value, "-g");
+constexpr char kFolderPrefix[] = ".lockstep-";
+
+std::string FolderName(const GenerationKey& key, const std::string& random) {
+  return absl::StrCat(kFolderPrefix, key.job.value, "-g", key.generation, "-",
+                      random);
 }
 
-// The generation of an unfinished folder of `job`; 0 if `name` is none.
-int64_t GenerationOf(const std::string& name, const JobId& job) {
-  const std::string prefix = FolderPrefix(job);
-  if (!absl::StartsWith(name, prefix)) return 0;
-  const size_t end = name.find('-', prefix.size());
-  int64_t generation = 0;
-  if (end == std::string::npos ||
-      !absl::SimpleAtoi(name.substr(prefix.size(), end - prefix.size()),
-                        &generation)) {
-    return 0;
+// Whose unfinished folder this is; nobody's if it is none.
+std::optional<GenerationKey> OwnerOfFolder(const std::string& name) {
+  if (!absl::StartsWith(name, kFolderPrefix)) return std::nullopt;
+  // A job's id may have hyphens of its own.
+  const size_t last = name.rfind('-');
+  const size_t generation_at = name.rfind("-g", last - 1);
+  const size_t begin = std::strlen(kFolderPrefix);
+  GenerationKey key;
+  if (last == std::string::npos || generation_at == std::string::npos ||
+      generation_at <= begin ||
+      !absl::SimpleAtoi(
+          name.substr(generation_at + 2, last - generation_at - 2),
+          &key.generation)) {
+    return std::nullopt;
   }
-  return generation;
+  key.job.value = name.substr(begin, generation_at - begin);
+  return key;
+}
+
+// The lock on a folder's nonce; none if somebody has it, or if there is nothing
+// to lock.
+UniqueFd TryLockNonce(const std::string& folder) {
+  UniqueFd nonce(open(absl::StrCat(folder, "/nonce").c_str(),
+                      O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (nonce.get() >= 0 && flock(nonce.get(), LOCK_EX | LOCK_NB) != 0) {
+    return UniqueFd();
+  }
+  return nonce;
 }
 
 std::string ReadAll(const std::string& path) {
@@ -68,8 +92,7 @@ std::string OwnerOf(const std::string& model_folder) {
 absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
     const std::string& output_directory, const GenerationKey& key,
     const std::string& random) {
-  const std::string nonce =
-      absl::StrCat(FolderPrefix(key.job), key.generation, "-", random);
+  const std::string nonce = FolderName(key, random);
   auto output = std::unique_ptr<OutputDirectory>(
       new OutputDirectory(output_directory, key, nonce));
 
@@ -91,15 +114,28 @@ absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
   if (error) {
     return SystemError(absl::StrCat("cannot create ", output_directory), error);
   }
-  // What an earlier generation left when it was killed.  A later one of the
-  // same job cannot be there: this one would not be told to begin.
+  // What was left by ranks that were killed.  Of this job an earlier
+  // generation's goes even if its rank still lives somewhere: it was fenced
+  // off.
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(output_directory, error), end;
        !error && it != end; it.increment(error)) {
-    const int64_t generation =
-        GenerationOf(it->path().filename().string(), key.job);
-    if (generation > 0 && generation < key.generation) {
+    const auto owner = OwnerOfFolder(it->path().filename().string());
+    if (!owner.has_value()) continue;
+    if (owner->job == key.job && owner->generation < key.generation) {
       leftovers.push_back(it->path());
+      continue;
+    }
+    const UniqueFd lock = TryLockNonce(it->path().string());
+    if (lock.has_value()) {
+      leftovers.push_back(it->path());
+    } else if (owner->job != key.job &&
+               fs::exists(it->path() / "nonce", error)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "output_directory: ", output_directory, " is in use: jobs/",
+          owner->job.value,
+          " is at work in it; choose another output_directory, or cancel that "
+          "job"));
     }
   }
   if (error) {
@@ -119,6 +155,8 @@ absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
       !status.ok()) {
     return Annotate(status, "output_directory");
   }
+  // Some network file systems have no locks; then leftovers just stay.
+  output->nonce_lock_ = TryLockNonce(folder);
   return output;
 }
 

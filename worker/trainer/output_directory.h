@@ -6,10 +6,13 @@
 //   OUT/.lockstep-JOB-gG-RANDOM/model/       being written
 //   OUT/model/                               the result, a Hugging Face folder
 //
-// The folder of a generation is created exclusively; the rename of its model/
-// to OUT/model, on the coordinator's word, is the commit.  An existing model is
-// never replaced.  OUT/model/lockstep.json says whose it is, so that a job that
-// committed just before everything died knows its own result again.
+// The folder of a generation is created exclusively, and its nonce is locked
+// (flock) for as long as the rank lives: so a folder whose owner died is known,
+// whoever's it was, and another job at work in the same place too.  The rename
+// of model/ to OUT/model, on the coordinator's word, is the commit.  An
+// existing model is never replaced.  OUT/model/lockstep.json says whose it is,
+// so that a job that committed just before everything died knows its own result
+// again.
 #ifndef WORKER_TRAINER_OUTPUT_DIRECTORY_H_
 #define WORKER_TRAINER_OUTPUT_DIRECTORY_H_
 
@@ -20,17 +23,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "worker/link/unique_fd.h"
 
 namespace lockstep {
 
 class OutputDirectory {
  public:
   // For rank 0: creates what is missing, removes what earlier generations of
-  // this job left, and makes this generation's folder with its nonce.  `random`
+  // this job and dead ones of any job left, and makes this generation's folder
+  // with its nonce.  `random`
   // makes the folder's name unique: 1 to 32 hexadecimal digits.
   //
   // Errors:
   //   AlreadyExists: OUT/model is there and not this job's.
+  //   FailedPrecondition: another job is at work in OUT.
   //   Otherwise: the folder cannot be made or written; names the path.
   static absl::StatusOr<std::unique_ptr<OutputDirectory>> Claim(
       const std::string& output_directory, const GenerationKey& key,
@@ -69,6 +75,7 @@ class OutputDirectory {
   const std::string output_directory_;
   const GenerationKey key_;
   const std::string nonce_;
+  UniqueFd nonce_lock_;
   bool made_directory_ = false;
   bool already_committed_ = false;
   bool committed_ = false;

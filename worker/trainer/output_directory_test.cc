@@ -115,20 +115,35 @@ TEST(OutputDirectoryTest, AnEarlierGenerationMayHaveCommittedMeanwhile) {
   EXPECT_TRUE(next_here->Commit().ok());
 }
 
-TEST(OutputDirectoryTest, LeftoversOfThisJobsEarlierGenerationsAreRemoved) {
+TEST(OutputDirectoryTest, LeftoversOfTheDeadAreRemoved) {
   TestFolder folder;
   for (const char* name :
        {".lockstep-j-one-g1-ff", ".lockstep-j-one-g2-ff",
         ".lockstep-j-two-g1-ff", ".lockstep-j-one-gx-ff", "mine"}) {
     fs::create_directories(folder.Path(name) + "/model");
+    folder.Write(std::string(name) + "/nonce", name);
   }
   auto output = MustClaim(folder.path(), Key(3));
 
   EXPECT_FALSE(fs::exists(folder.Path(".lockstep-j-one-g1-ff")));
   EXPECT_FALSE(fs::exists(folder.Path(".lockstep-j-one-g2-ff")));
-  EXPECT_TRUE(fs::exists(folder.Path(".lockstep-j-two-g1-ff")));
+  EXPECT_FALSE(fs::exists(folder.Path(".lockstep-j-two-g1-ff")));
   EXPECT_TRUE(fs::exists(folder.Path(".lockstep-j-one-gx-ff")));
   EXPECT_TRUE(fs::exists(folder.Path("mine")));
+}
+
+TEST(OutputDirectoryTest, AnotherJobAtWorkIsNamedAndNotDisturbed) {
+  TestFolder folder;
+  auto other = MustClaim(folder.path(), Key(1, "j-two"));
+  WriteModel(*other, "w");
+
+  const auto output = OutputDirectory::Claim(folder.path(), Key(1), "ab12");
+  EXPECT_EQ(output.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(output.status().message()), HasSubstr("jobs/j-two"));
+  EXPECT_TRUE(fs::exists(other->model_path() + "/weights"));
+
+  other.reset();
+  MustClaim(folder.path(), Key(1));
 }
 
 TEST(OutputDirectoryTest, OtherRanksFindTheNonceOnlyInTheSameFolder) {
