@@ -110,7 +110,7 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
       }
       continue;
     }
-    job.generation.emplace();
+    job.generation = Generation();
     job.generation->ranks.resize(job.record.members.size());
     job.generation->deadline =
         now.steady + options_.reattach_window + options_.forming_timeout;

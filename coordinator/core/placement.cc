@@ -178,7 +178,7 @@ void Coordinator::BeginGeneration(Moment now, Job& job,
   record.members.clear();
   for (const Worker* worker : chosen) record.members.push_back(worker->view.id);
   job.last_failure.clear();
-  job.generation.emplace();
+  job.generation = Generation();
   job.generation->ranks.resize(chosen.size());
   job.generation->deadline = now.steady + options_.forming_timeout;
   SetReason(job, FormingReason(job));
