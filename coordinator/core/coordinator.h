@@ -146,9 +146,9 @@ class Coordinator {
   void OnSessionClosed(Moment now, SessionId session, bool leaving,
                        Effects& effects);
 
-  // The caller was not running for a while (its process was stopped, its machine
-  // suspended): that nothing was heard of the workers since says nothing.  Their
-  // leases begin again.  Call before anything else of `now`.
+  // The caller was not running for a while (its process was stopped, its
+  // machine suspended): that nothing was heard of the workers since says
+  // nothing.  Their leases begin again.  Call before anything else of `now`.
   void NoteStall(Moment now);
 
   // Expires what is overdue.  Call at or soon after NextDeadline().

@@ -155,25 +155,27 @@ class ServiceTest(harness.JobTest):
 
     def test_stragglers_name_the_slow_worker(self):
         _, workers = self.start_cluster(3)
+        # Steps that take long enough for every one to be hampered: the score is a median.
         spec = self.spec("straggler", schedule={"max_steps": 100000}, parallel={"min_workers": 3},
+                         model={"gpt2": {"vocab_size": 256, "n_embd": 192, "n_layer": 4, "n_head": 4}},
                          batch={"global_batch_size": 12, "micro_batch_size": 1})
         job = self.submit(spec)
         self.await_step(job, 5)
-        # One trainer gets a tenth of the time.
+        # One trainer gets a quarter of the time.
         slow = workers[1].children()[0]
         stop = threading.Event()
 
         def hamper():
             while not stop.is_set():
                 os.kill(slow, signal.SIGSTOP)
-                time.sleep(0.2)
+                time.sleep(0.015)
                 os.kill(slow, signal.SIGCONT)
-                time.sleep(0.02)
+                time.sleep(0.005)
         thread = threading.Thread(target=hamper)
         thread.start()
         try:
             def named():
-                out = json.loads(self.lockstep("stragglers", job, "--json").stdout)
+                out = json.loads(self.lockstep("stragglers", job, "--window", "20", "--json").stdout)
                 slow_ones = [r for r in out["ranks"] if r.get("straggler")]
                 return [r["worker"] for r in slow_ones] == ["workers/w1"]
             harness.wait_for("the slow worker to be named", named)
