@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -61,7 +62,8 @@ def pytorch(model, mode, workers, batch, steps, warmup):
                           "--mode", mode, "--procs", str(workers), "--batch", str(batch), "--steps", str(steps),
                           "--warmup", str(warmup), "--threads", "1"], check=True, env=env, text=True,
                          stdout=subprocess.PIPE).stdout
-    return json.loads(out.splitlines()[-1])["tokens_per_s"]
+    # A line a rank, which may run into each other; all say the same.
+    return json.loads(re.search(r"\{.*?\}", out).group(0))["tokens_per_s"]
 
 
 def main():
