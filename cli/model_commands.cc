@@ -50,9 +50,17 @@ std::string Absolute(const Environment& env, const std::string& path) {
   return (std::filesystem::path(env.working_folder) / path).string();
 }
 
+// A file that is not there is a wrong command line here: the exit code for what
+// is not found means jobs.
+int FailOnFile(Environment& env, const absl::Status& status) {
+  return Fail(env, absl::IsNotFound(status)
+                       ? absl::InvalidArgumentError(status.message())
+                       : status);
+}
+
 int Hash(Environment& env, const std::string& path) {
   const absl::StatusOr<std::string> hash = HashState(Absolute(env, path));
-  if (!hash.ok()) return Fail(env, hash.status());
+  if (!hash.ok()) return FailOnFile(env, hash.status());
   env.out << *hash << "  " << path << "\n";
   return kExitOk;
 }
@@ -88,7 +96,7 @@ absl::StatusOr<std::vector<int32_t>> PromptOf(const SampleOptions& options,
 int Sample(Environment& env, const SampleOptions& options) {
   const std::string folder = Absolute(env, options.folder);
   const absl::StatusOr<HuggingFaceModel> model = HuggingFaceModel::Open(folder);
-  if (!model.ok()) return Fail(env, model.status());
+  if (!model.ok()) return FailOnFile(env, model.status());
   const bool bytes = model->config().vocabulary <= 256;
   const absl::StatusOr<std::vector<int32_t>> prompt = PromptOf(options, bytes);
   if (!prompt.ok()) return Fail(env, prompt.status());

@@ -176,6 +176,11 @@ class BadInputTest(harness.JobTest):
         for command in (["get"], ["watch"], ["cancel"], ["metrics"], ["stragglers"]):
             self.assert_says(self.lockstep(*command, "jobs/j-nothing", expect=NOT_FOUND), "j-nothing")
 
+    def test_models_that_are_not_there(self):
+        for command in (["hash"], ["sample"]):
+            done = self.lockstep(*command, self.path("nowhere"), coordinator=False, expect=USAGE)
+            self.assert_says(done, self.path("nowhere"))
+
     def test_a_coordinator_that_is_not_there(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
