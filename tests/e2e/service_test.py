@@ -175,7 +175,8 @@ class ServiceTest(harness.JobTest):
         thread.start()
         try:
             def named():
-                out = json.loads(self.lockstep("stragglers", job, "--window", "20", "--json").stdout)
+                out = json.loads(self.lockstep("stragglers", job, "--window", "20", "--threshold", "2",
+                                               "--json").stdout)
                 slow_ones = [r for r in out["ranks"] if r.get("straggler")]
                 return [r["worker"] for r in slow_ones] == ["workers/w1"]
             harness.wait_for("the slow worker to be named", named)
