@@ -94,6 +94,7 @@ class Client::Impl {
     const Instant deadline = clock_.Now() + options_.timeout;
     Pauses pauses;
     bool told = false;
+    std::string why = "no answer";
     for (;;) {
       Response response;
       absl::Status status = WithContext(
@@ -102,20 +103,21 @@ class Client::Impl {
           });
       if (status.ok()) return response;
       if (status.code() == absl::StatusCode::kDeadlineExceeded) {
-        return Unreachable("no answer");
+        return Unreachable(why);
       }
       if (status.code() != absl::StatusCode::kUnavailable) return status;
-      const absl::Duration pause = pauses.Next();
-      if (clock_.Now() + pause >= deadline) {
-        return Unreachable(status.message());
-      }
+      why = std::string(status.message());
+      const absl::Duration left = deadline - clock_.Now();
+      if (left <= absl::ZeroDuration()) return Unreachable(why);
       if (!std::exchange(told, true)) {
-        options_.notice(absl::StrCat(
-            "coordinator ", options_.coordinator, " does not answer (",
-            OneLine(status.message()), "); asking again for ",
-            DurationText(deadline - clock_.Now())));
+        options_.notice(
+            absl::StrCat("coordinator ", options_.coordinator,
+                         " does not answer (", OneLine(status.message()),
+                         "); asking again for ", DurationText(left)));
       }
-      RETURN_IF_ERROR(Pause(pause));
+      // Shorter towards the end: it may come back at the last moment.
+      RETURN_IF_ERROR(
+          Pause(std::min(pauses.Next(), std::max(left / 2, kPauseMin))));
     }
   }
 

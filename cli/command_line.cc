@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/exit_code.h"
 #include "cli/text.h"
+#include "common/duration_flag.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace lockstep::cli {
@@ -58,21 +58,12 @@ CLI::Option* AddDurationOption(CLI::App* command, const std::string& name,
                                absl::Duration* value,
                                const std::string& description) {
   const auto read = [value, name](const std::string& text) {
-    double seconds = 0;
-    absl::Duration duration;
-    if (absl::SimpleAtod(text, &seconds)) {
-      duration = absl::Seconds(seconds);
-    } else if (!absl::ParseDuration(text, &duration)) {
-      duration = absl::ZeroDuration();
+    const auto duration = ParseDurationFlag(text);
+    if (!duration.ok()) {
+      throw CLI::ValidationError(name,
+                                 std::string(duration.status().message()));
     }
-    // A year: what is longer overflows clocks.
-    if (!(duration > absl::ZeroDuration() &&
-          duration <= absl::Hours(24 * 365))) {
-      throw CLI::ValidationError(
-          name,
-          absl::StrCat("expected a duration such as 10s or 1m30s, got ", text));
-    }
-    *value = duration;
+    *value = *duration;
   };
   return command->add_option_function<std::string>(name, read, description)
       ->type_name("DURATION");

@@ -11,7 +11,8 @@ namespace lockstep::cli {
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailure = 1,       // None of the others.
-  kExitUsage = 2,         // The command line, the job file or the job is wrong.
+  kExitUsage = 2,         // The command line, the job file or the job is wrong,
+                          // or does not go with the state of things.
   kExitJobFailed = 3,     // The job that was waited for failed.
   kExitJobCancelled = 4,  // The job that was waited for was cancelled.
   kExitUnreachable = 5,   // The coordinator does not answer.

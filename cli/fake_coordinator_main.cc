@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   if (lockstep::v1::Job::State_Parse(Variable("FAKE_END"), &end)) {
     job.set_state(end);
     job.set_state_reason("as scripted");
+    job.set_failure_count(std::atoi(Variable("FAKE_FAILURES").c_str()));
     course.push_back(job);
   }
   coordinator.SetCourse(course);

@@ -232,6 +232,16 @@ TEST(JobFileTest, EveryFaultHasItsPlaceAndSaysWhatIsExpected) {
        "job.yaml:1:19: output_directory: expected a path written in full "
        "(\"~\" is not replaced here; \"./~\" means a folder of that name), "
        "got \"~/out\""},
+      // Tags.
+      {"display_name: !env NAME\n",
+       "job.yaml:1:1: display_name: expected a value without a tag, got the "
+       "tag \"!env\": leave it out"},
+      {"data:\n  files:\n    - a\n    - !glob b\n",
+       "job.yaml:4:7: data.files[1]: expected a value without a tag, got the "
+       "tag \"!glob\": leave it out"},
+      {"data: !include data.yaml\n",
+       "job.yaml:1:1: data: expected a value without a tag, got the tag "
+       "\"!include\": leave it out"},
       // Lists and sections.
       {"data: {files: a.txt}",
        "job.yaml:1:15: data.files: expected a list, got \"a.txt\": write "

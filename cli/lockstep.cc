@@ -13,6 +13,7 @@
 #include "cli/nearest_name.h"
 #include "cli/run_command.h"
 #include "cli/text.h"
+#include "common/version.h"
 
 namespace lockstep::cli {
 namespace {
@@ -35,11 +36,13 @@ Environment:
 Exit codes:
   0  done; of a job that was waited for: COMPLETED
   1  failed in another way than those below
-  2  the command line, the job file or the job is wrong
+  2  refused: the command line, the job file or the job is wrong, or does not
+     go with the state of things
   3  the job that was waited for FAILED
   4  the job that was waited for was CANCELLED
   5  the coordinator does not answer
-  6  there is no such job)";
+  6  there is no such job
+  128 + n  ended by signal n: 130 after Ctrl-C, 143 after SIGTERM)";
 
 // Says which command a misspelt one might have meant; false if `args` names a
 // known one, or none.
@@ -70,6 +73,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   app.require_subcommand(1);
   app.footer(kFooter);
   app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", kVersion);
   AddRunCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
@@ -85,6 +89,9 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
     env.out << app.help() << std::flush;
+    return kExitOk;
+  } catch (const CLI::CallForVersion&) {
+    env.out << kVersion << std::endl;
     return kExitOk;
   } catch (const CLI::ParseError& e) {
     const auto commands = app.get_subcommands();

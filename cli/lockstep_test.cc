@@ -157,6 +157,7 @@ TEST_F(LockstepTest, WrongUsageIsOneErrorAndCode2) {
       {{"list", "--limit", "x"}, "--limit"},
       {{"list", "--state", "RUNING"}, "--state: expected QUEUED, FORMING, "},
       {{"list", "--timeout", "soon"}, "--timeout: expected a duration such as"},
+      {{"list", "--timeout", "5"}, "--timeout: expected a duration such as"},
       {{"list", "--timeout", "0"}, "--timeout: expected a duration such as"},
       {{"list", "--timeout", "-1s"}, "--timeout: expected a duration such as"},
       {{"list", "--timeout", "inf"}, "--timeout: expected a duration such as"},
@@ -291,7 +292,7 @@ TEST_F(LockstepTest, ARepeatedRequestIdIsTheSameJob) {
   std::vector<std::string> other = args;
   other.insert(other.end(), {"--set", "priority=1"});
   const Result result = Run(other);
-  EXPECT_EQ(result.code, kExitFailure);
+  EXPECT_EQ(result.code, kExitUsage);
   EXPECT_EQ(result.err,
             "lockstep: error: request_id was used with another spec\n");
 }
@@ -538,7 +539,7 @@ TEST_F(LockstepTest, CancelSaysWhatBecameOfTheJob) {
   EXPECT_EQ(coordinator_->cancellations()[0].reason(), "wrong data");
 
   const Result late = Run({"cancel", "b"});
-  EXPECT_EQ(late.code, kExitFailure);
+  EXPECT_EQ(late.code, kExitUsage);
   EXPECT_EQ(late.err, "lockstep: error: jobs/b has ended before\n");
 }
 

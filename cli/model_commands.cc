@@ -107,6 +107,8 @@ int Sample(Environment& env, const SampleOptions& options) {
           : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   bool first = true;
   auto put = [&](int32_t token) {
+    // The text reads on from its prompt.
+    if (first && bytes && options.prompt != "\n") env.out << options.prompt;
     if (bytes) {
       env.out << static_cast<char>(token);
     } else {
@@ -115,11 +117,9 @@ int Sample(Environment& env, const SampleOptions& options) {
     first = false;
     env.out << std::flush;
   };
-  // The text reads on from its prompt.
-  if (bytes && options.prompt != "\n") env.out << options.prompt;
   const absl::Status status =
       SampleFromFolder(folder, *prompt, options.sampler, threads, put);
-  env.out << "\n";
+  if (!first) env.out << "\n";
   return status.ok() ? kExitOk : Fail(env, status);
 }
 

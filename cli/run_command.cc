@@ -157,9 +157,11 @@ class Run {
     } else {
       code = SayHowItEnded(job_, env_);
     }
-    if (code == kExitFailure || code == kExitJobFailed ||
-        code == kExitUnreachable) {
-      ShowLogs(code == kExitJobFailed);
+    // A job that failed by its own fault has said all there is to say.
+    const bool gave_up = code == kExitJobFailed &&
+                         job_.failure_count() > spec_.parallel().failures_max();
+    if (code == kExitFailure || code == kExitUnreachable || gave_up) {
+      ShowLogs(gave_up);
     }
     return code;
   }
@@ -376,15 +378,15 @@ class Run {
 
   // Says where the logs are, and how those end that may explain what the error
   // does not: of the daemon that ended, or of all if none answers for it.  A
-  // job that failed has said why itself.
-  void ShowLogs(bool job_failed) {
+  // job that gave up has said why itself.
+  void ShowLogs(bool gave_up) {
     folder_->KeepLogs();
     env_.err << "lockstep: the daemons' logs are in " << folder_->path()
              << "\n";
     std::vector<Daemon*> daemons = Workers();
     if (coordinator_) daemons.insert(daemons.begin(), coordinator_.get());
     for (const Daemon* daemon : daemons) {
-      if (job_failed || (dead_ != nullptr && daemon != dead_)) continue;
+      if (gave_up || (dead_ != nullptr && daemon != dead_)) continue;
       const auto lines = LastLines(daemon->log_path(), kLogLinesShown);
       env_.err << "lockstep: " << daemon->log_path()
                << (lines.empty() ? " is empty" : " ends with") << "\n";

@@ -110,6 +110,7 @@ class RunCommandTest : public ::testing::Test {
     setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
     unsetenv("FAKE_END");
     unsetenv("FAKE_PLAY");
+    unsetenv("FAKE_FAILURES");
   }
 
   // Whatever a test leaves must not outlive it.
@@ -241,8 +242,18 @@ TEST_F(RunCommandTest, WorkersBeyondTheMicroBatchesAreIdleAndThatIsSaid) {
   EXPECT_TRUE(Traced("submitted workers 4 to 6"));
 }
 
-TEST_F(RunCommandTest, AJobThatFailsIsCode3AndItsLogsAreKept) {
+TEST_F(RunCommandTest, AJobThatFailsByItsOwnFaultIsCode3AndLeavesNothing) {
   setenv("FAKE_END", "FAILED", 1);
+
+  EXPECT_EQ(Run(), 3);
+
+  EXPECT_EQ(Err(), "lockstep: error: jobs/job-1 failed: as scripted\n");
+  EXPECT_THAT(Left(), IsEmpty());
+}
+
+TEST_F(RunCommandTest, OfAJobThatGivesUpTheLogsAreKept) {
+  setenv("FAKE_END", "FAILED", 1);
+  setenv("FAKE_FAILURES", "6", 1);  // One more than the job has patience for.
 
   EXPECT_EQ(Run(), 3);
 
@@ -278,12 +289,13 @@ TEST_F(RunCommandTest, AFaultyJobStartsNothing) {
 
 TEST_F(RunCommandTest, AMissingProgramIsNamed) {
   fs::remove(folder_ / "bin/lockstep-worker");
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(Run(), 2);
   EXPECT_THAT(Err(), StartsWith(absl::StrCat(
                          "lockstep: error: cannot start ",
                          (folder_ / "bin/lockstep-worker").string(),
                          ": No such file or directory: --bin-dir says where "
                          "the programs are\n")));
+  EXPECT_THAT(Left(), IsEmpty());
   EXPECT_TRUE(Eventually([&] { return AllEnded(); }));
 }
 

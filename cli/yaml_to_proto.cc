@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cli/nearest_name.h"
 #include "cli/numbers.h"
 #include "common/printable.h"
@@ -35,6 +36,18 @@ constexpr const char* kPathFields[] = {
 // In quotes, or marked as a string.
 bool IsQuoted(const YAML::Node& node) {
   return node.Tag() == "!" || absl::EndsWith(node.Tag(), ":str");
+}
+
+// Tags of other programs would be ignored, and with them what they mean.
+bool HasKnownTag(const YAML::Node& node) {
+  absl::string_view tag = node.Tag();
+  if (tag.empty() || tag == "?" || tag == "!") return true;
+  if (!absl::ConsumePrefix(&tag, "tag:yaml.org,2002:")) return false;
+  for (const char* known :
+       {"str", "int", "float", "bool", "null", "seq", "map"}) {
+    if (tag == known) return true;
+  }
+  return false;
 }
 
 std::string Describe(const YAML::Node& node) {
@@ -165,6 +178,15 @@ void YamlToProto::AddFault(const YAML::Mark& mark, const std::string& path,
                                  path.empty() ? "" : ": ", what));
 }
 
+bool YamlToProto::RefuseTag(const YAML::Node& node, const YAML::Mark& mark,
+                            const std::string& path) {
+  if (HasKnownTag(node)) return false;
+  AddFault(mark, path,
+           absl::StrCat("expected a value without a tag, got the tag ",
+                        Quoted(node.Tag()), ": leave it out"));
+  return true;
+}
+
 void YamlToProto::Message(const YAML::Node& node, const YAML::Mark& mark,
                           const std::string& path,
                           google::protobuf::Message* message) {
@@ -222,6 +244,7 @@ void YamlToProto::Field(const YAML::Node& node, const YAML::Mark& mark,
                         const std::string& path, const FieldDescriptor* field,
                         google::protobuf::Message* message) {
   places_[path] = options_.place(mark);
+  if (RefuseTag(node, mark, path)) return;
   // An empty value has no place of its own; its name has.
   const YAML::Mark at =
       node.IsNull() || node.Mark().is_null() ? mark : node.Mark();
@@ -248,6 +271,7 @@ void YamlToProto::Field(const YAML::Node& node, const YAML::Mark& mark,
     const YAML::Mark element_at =
         element.IsNull() || element.Mark().is_null() ? at : element.Mark();
     places_[element_path] = options_.place(element_at);
+    if (RefuseTag(element, element_at, element_path)) continue;
     if (field->message_type() != nullptr) {
       Message(element, element_at, element_path,
               message->GetReflection()->AddMessage(message, field));

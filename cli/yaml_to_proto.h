@@ -34,6 +34,10 @@ class YamlToProto {
   void Message(const YAML::Node& node, const YAML::Mark& mark,
                const std::string& path, google::protobuf::Message* message);
 
+  // Whether a value has a tag that says more than its kind, which is a fault.
+  bool RefuseTag(const YAML::Node& node, const YAML::Mark& mark,
+                 const std::string& path);
+
   // Sets one field, whose own path is `path`.
   void Field(const YAML::Node& node, const YAML::Mark& mark,
              const std::string& path,

@@ -1,5 +1,6 @@
 #include "common/printable.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 
@@ -64,11 +65,22 @@ bool IsPrintableUtf8(absl::string_view text) {
 }
 
 std::string Quoted(absl::string_view text, size_t bytes_max) {
-  if (text.size() <= bytes_max) {
-    return absl::StrCat("\"", absl::CEscape(text), "\"");
+  std::string quoted = "\"";
+  size_t at = 0;
+  while (at < text.size()) {
+    const Character c = ReadCharacter(text.substr(at));
+    const size_t bytes = std::max<size_t>(1, c.bytes);
+    if (at + bytes > bytes_max) break;
+    const absl::string_view piece = text.substr(at, bytes);
+    absl::StrAppend(&quoted, bytes > 1 && IsPrintable(c.code)
+                                 ? std::string(piece)
+                                 : absl::CEscape(piece));
+    at += bytes;
   }
-  return absl::StrCat("\"", absl::CEscape(text.substr(0, bytes_max)), "\"... (",
-                      text.size(), " bytes)");
+  quoted += '"';
+  if (at < text.size())
+    absl::StrAppend(&quoted, "... (", text.size(), " bytes)");
+  return quoted;
 }
 
 std::string DoubleText(double value) {

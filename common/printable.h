@@ -19,8 +19,9 @@ std::optional<size_t> FindInvalidUtf8(absl::string_view text);
 // turn the direction of text around.
 bool IsPrintableUtf8(absl::string_view text);
 
-// `text` in double quotes, safe in one line of a message: other than printable
-// ASCII as escapes, and cut after `bytes_max` bytes, which then is said.
+// `text` in double quotes, safe in one line of a message: what is not printable
+// UTF-8 as escapes, and cut after at most `bytes_max` bytes, which then is
+// said.
 std::string Quoted(absl::string_view text, size_t bytes_max = 100);
 
 // The shortest decimal that reads back as `value`: "0.1", "2e-05", "1e+22".

@@ -50,7 +50,10 @@ TEST(PrintableTest, ControlAndDirectionCharactersAreNotPrintable) {
 }
 
 TEST(PrintableTest, QuotedFitsOneLineAndIsCut) {
-  EXPECT_EQ(Quoted("a\"b\n\x1B\xC3\xA9"), R"("a\"b\n\033\303\251")");
+  EXPECT_EQ(Quoted("a\"b\n\x1B\xC3\xA9\xFF"),
+            "\"a\\\"b\\n\\033\xC3\xA9\\377\"");
+  EXPECT_EQ(Quoted("\xE2\x80\xAE"), R"("\342\200\256")");  // Turns text round.
+  EXPECT_EQ(Quoted("a\xC3\xA9", 2), "\"a\"... (3 bytes)");
   EXPECT_EQ(Quoted("abcdef", 3), "\"abc\"... (6 bytes)");
   EXPECT_EQ(Quoted("abc", 3), "\"abc\"");
 }

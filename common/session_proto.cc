@@ -15,6 +15,9 @@
 namespace lockstep {
 namespace {
 
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kAddressBytesMax = 4096;
+
 // ------------------------------------------------------------- checking
 
 absl::Status Fault(absl::string_view field, absl::string_view expected,
@@ -39,6 +42,17 @@ absl::Status RequireResourceId(absl::string_view field,
   return Fault(field,
                "1 to 63 letters a to z, digits, hyphens and dots, beginning "
                "with a letter or digit",
+               Quoted(value));
+}
+
+// Text that is compared or handed on, not shown: a line, and no long one.
+absl::Status RequireShortLine(absl::string_view field, const std::string& value,
+                              size_t bytes_max) {
+  if (value.size() <= bytes_max && IsPrintableUtf8(value)) {
+    return absl::OkStatus();
+  }
+  return Fault(field,
+               absl::StrCat("at most ", bytes_max, " bytes of printable text"),
                Quoted(value));
 }
 
@@ -197,6 +211,11 @@ std::string PeopleText(absl::string_view text) {
     }
     out.resize(end);
   }
+  // A terminal would obey them.
+  for (char& c : out) {
+    const auto code = static_cast<unsigned char>(c);
+    if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7F) c = '?';
+  }
   size_t at = 0;
   while (true) {
     const std::optional<size_t> bad =
@@ -271,6 +290,9 @@ v1::DeviceInfo ToProto(const DeviceDescription& device) {
 absl::StatusOr<DeviceDescription> FromProto(const v1::DeviceInfo& proto) {
   // A job is bound to its workers' class: none would match any.
   if (proto.numeric_class().empty()) return Missing("numeric_class");
+  RETURN_IF_ERROR(
+      RequireShortLine("numeric_class", proto.numeric_class(), kNameBytesMax));
+  RETURN_IF_ERROR(RequireShortLine("kind", proto.kind(), kNameBytesMax));
   RETURN_IF_ERROR(RequireAtLeast("memory_bytes", proto.memory_bytes(), 0));
   RETURN_IF_ERROR(RequireAtLeast("thread_count", proto.thread_count(), 0));
   return DeviceDescription{.kind = proto.kind(),
@@ -357,7 +379,15 @@ absl::StatusOr<HeldGeneration> FromProto(const v1::HeldGeneration& proto) {
   held.committed_step_count = proto.committed_step_count();
   RETURN_IF_ERROR(RequireAtLeast("max_steps", proto.max_steps(), 0));
   held.max_steps = proto.max_steps();
-  held.addresses.assign(proto.addresses().begin(), proto.addresses().end());
+  for (const std::string& address : proto.addresses()) {
+    if (address.size() > kAddressBytesMax) {
+      return Fault(absl::StrCat("addresses[", held.addresses.size(), "]"),
+                   absl::StrCat("at most ", kAddressBytesMax, " bytes"),
+                   absl::StrCat(address.size()));
+    }
+    held.addresses.push_back(address);
+  }
+  RETURN_IF_ERROR(RequireShortLine("nonce", proto.nonce(), kNameBytesMax));
   held.nonce = proto.nonce();
   if (proto.has_failure()) {
     absl::StatusOr<Failure> failure = FromProto(proto.failure());

@@ -44,8 +44,8 @@ absl::StatusOr<Welcome> FromProto(const v1::Welcome& proto);
 // same bytes.
 absl::StatusOr<Command> FromProto(const v1::Command& proto);
 
-// `text` as valid UTF-8 (what is not becomes '?'), of at most
-// kPeopleTextBytesMax bytes.
+// `text` as valid UTF-8 without control characters other than line breaks and
+// tabs (what is not becomes '?'), of at most kPeopleTextBytesMax bytes.
 std::string PeopleText(absl::string_view text);
 
 }  // namespace lockstep

@@ -248,7 +248,7 @@ TEST(SessionProtoTest, TextForPeopleAlwaysParses) {
   v1::WorkerStatus parsed;
   ASSERT_TRUE(parsed.ParseFromString(ToProto(status).SerializeAsString()));
 
-  EXPECT_EQ(parsed.last_trainer_death(), std::string("?last line \0?", 13));
+  EXPECT_EQ(parsed.last_trainer_death(), "?last line ??");
 }
 
 TEST(SessionProtoTest, LongTextForPeopleIsCutBetweenCharacters) {
@@ -258,6 +258,8 @@ TEST(SessionProtoTest, LongTextForPeopleIsCutBetweenCharacters) {
             kPeopleTextBytesMax);
   const std::string head(kPeopleTextBytesMax - 1, 'x');
   EXPECT_EQ(PeopleText(head + "\xC3\xA9"), head);
+  EXPECT_EQ(PeopleText("a\n\tb \x1B[31mred\x7F \xC3\xA9\r"),
+            "a\n\tb ?[31mred? \xC3\xA9?");
   EXPECT_EQ(PeopleText(std::string(kPeopleTextBytesMax + 9, '\x80')),
             std::string(kPeopleTextBytesMax - 4, '?'));
 }
@@ -292,6 +294,23 @@ TEST(SessionProtoTest, FaultsNameTheFieldAndWhatWasExpected) {
   ExpectFault<H>(
       hello, [](H& h) { h.mutable_device()->clear_numeric_class(); },
       "device: numeric_class: missing");
+  ExpectFault<H>(
+      hello,
+      [](H& h) {
+        h.mutable_device()->set_numeric_class(std::string(257, 'x'));
+      },
+      "device: numeric_class: expected at most 256 bytes of printable text");
+  ExpectFault<H>(
+      hello, [](H& h) { h.mutable_device()->set_kind("a\nb"); },
+      "device: kind: expected at most 256 bytes of printable text, got "
+      "\"a\\nb\"");
+  ExpectFault<H>(
+      hello,
+      [](H& h) {
+        h.mutable_status()->mutable_held()->set_addresses(
+            1, std::string(4097, 'x'));
+      },
+      "status: held: addresses[1]: expected at most 4096 bytes, got 4097");
   ExpectFault<H>(
       hello, [](H& h) { h.mutable_device()->set_memory_bytes(-1); },
       "device: memory_bytes: expected at least 0");

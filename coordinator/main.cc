@@ -16,10 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/duration_flag.h"
 #include "common/file_write.h"
 #include "common/grpc_log.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "common/version.h"
 #include "coordinator/service/listen_address.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/shell.h"
@@ -66,16 +68,12 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration& value,
   app.add_option_function<std::string>(
          name,
          [&value, name](const std::string& text) {
-           absl::Duration parsed;
-           if (!absl::ParseDuration(text, &parsed) ||
-               parsed <= absl::ZeroDuration() ||
-               parsed == absl::InfiniteDuration()) {
+           const auto duration = ParseDurationFlag(text);
+           if (!duration.ok()) {
              throw CLI::ValidationError(
-                 name, absl::StrCat("expected a positive duration with a unit, "
-                                    "such as 3s or 500ms, got \"",
-                                    text, "\""));
+                 name, std::string(duration.status().message()));
            }
-           value = parsed;
+           value = *duration;
          },
          help)
       ->type_name("DURATION")
@@ -125,8 +123,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
               "How long a generation may take until all its workers are "
               "prepared, and again until all train");
   AddDuration(app, "--step-bound", core.step_bound,
-              "A silent worker counts as alive while its generation has "
-              "committed a step within this time; more than the longest step");
+              "A worker silent beyond its lease still counts as alive for this "
+              "long after a step that its generation committed since it was "
+              "last heard of; more than the longest step");
   AddDuration(app, "--reattach-window", core.reattach_window,
               "How long the workers of running jobs have to come back after a "
               "start of the coordinator [twice the lease]");
@@ -271,6 +270,7 @@ absl::Status Run(const Flags& flags, StopEvent& stop) {
 int Main(int argc, char** argv) {
   CLI::App app(kDescription, "lockstep-coordinator");
   app.footer(kFooter);
+  app.set_version_flag("--version", kVersion);
   Flags flags;
   AddFlags(app, flags);
   try {

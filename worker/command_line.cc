@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/duration_flag.h"
 #include "common/host_port.h"
 #include "common/ids.h"
 #include "common/printable.h"
@@ -18,23 +19,17 @@ namespace {
 constexpr int kExitUsage = 2;
 constexpr char kTimes[] = "Times";
 
-// Reads "500ms", "10s", "1m30s".
 void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value,
                  const std::string& description) {
   app->add_option_function<std::string>(
          name,
          [value, name](const std::string& text) {
-           absl::Duration duration;
-           // A year: what is longer overflows clocks.
-           if (!absl::ParseDuration(text, &duration) ||
-               duration <= absl::ZeroDuration() ||
-               duration > absl::Hours(24 * 365)) {
+           const auto duration = ParseDurationFlag(text);
+           if (!duration.ok()) {
              throw CLI::ValidationError(
-                 name, absl::StrCat("expected a duration such as 500ms, 10s or "
-                                    "1m30s, got ",
-                                    Quoted(text)));
+                 name, std::string(duration.status().message()));
            }
-           *value = duration;
+           *value = *duration;
          },
          absl::StrCat(description, "  Default: ", absl::FormatDuration(*value)))
       ->type_name("DURATION")

@@ -333,17 +333,10 @@ void Coordinator::FailGeneration(Moment now, Job& job, Worker& culprit,
     HoldBack(now, culprit, KeyOf(job.record));
   }
   ++job.record.failure_count;
-  if (job.record.failure_count > job.record.needs.failures_max) {
-    FinishJob(
-        now, job, JobState::kFailed,
-        absl::StrCat("gave up after ", job.record.failure_count,
-                     " failures in a row without a new step; the last: ", what),
-        effects);
-    return;
-  }
   job.generation.reset();
   job.record.state = JobState::kRecovering;
   job.last_failure = what;
+  job.culprit_is_known = failure.cause == Failure::Cause::kWorker;
   SetReason(job, what);
   Persist(job, effects);
   ReleaseMembers(now, job, absl::StrCat("the generation failed: ", what),
@@ -631,13 +624,24 @@ void Coordinator::LosePlace(Moment now, Worker& worker, const std::string& why,
                             Effects& effects) {
   if (!worker.view.assigned.has_value()) return;
   Job* job = FindByKey(*worker.view.assigned);
-  if (job != nullptr && job->generation.has_value()) {
+  if (job == nullptr) return;
+  if (job->generation.has_value()) {
     FailGeneration(now, *job, worker,
                    {.cause = Failure::Cause::kWorker,
                     .code = absl::StatusCode::kUnavailable,
                     .message = why},
                    effects);
+  } else if (job->record.state == JobState::kRecovering) {
+    Blame(*job, worker, why);
   }
+}
+
+void Coordinator::Blame(Job& job, const Worker& worker,
+                        const std::string& why) {
+  if (job.culprit_is_known) return;
+  job.culprit_is_known = true;
+  job.last_failure = absl::StrCat("worker ", worker.view.id.value, ": ", why);
+  placement_stale_ = true;  // The reason says it.
 }
 
 void Coordinator::Reconcile(Moment now, Worker& worker, Effects& effects) {
@@ -701,8 +705,7 @@ void Coordinator::OnMemberReport(Moment now, Job& job, Worker& worker,
     } else if (failure.cause == Failure::Cause::kWorker &&
                worker.held_back_for != held.key) {
       HoldBack(now, worker, held.key);
-      job.last_failure =
-          absl::StrCat("worker ", worker.view.id.value, ": ", failure.message);
+      Blame(job, worker, failure.message);
     }
     return;
   }

@@ -18,7 +18,7 @@
 //
 // At any point a member's failure or loss ends it: Release to all; when all
 // have let go, the job is placed again with the next generation number.  A
-// failure that is the job's own ends the job instead.
+// failure that is the job's own ends the job instead, and so do too many.
 //
 // A worker is placed only while it is attached, has a trainer ready, and holds
 // nothing; so two generations never share a trainer.
@@ -201,7 +201,10 @@ class Coordinator {
   struct Job {
     JobRecord record;
     std::optional<Generation> generation;  // While FORMING or RUNNING.
-    std::string last_failure;              // While RECOVERING: why.
+    // While RECOVERING: why, and whether a worker's own fault was found.  Else
+    // it is what another worker saw of it.
+    std::string last_failure;
+    bool culprit_is_known = false;
   };
 
   explicit Coordinator(const CoordinatorOptions& options) : options_(options) {}
@@ -226,8 +229,8 @@ class Coordinator {
   void AdvanceRunning(Job& job, Effects& effects);
   void NoteCommit(Moment now, Job& job, int64_t committed_step_count);
 
-  // Ends the job's generation: the job forms anew, or fails when it has failed
-  // too often or the failure is its own.
+  // Ends the job's generation: the job recovers, or fails when the failure is
+  // its own.
   void FailGeneration(Moment now, Job& job, Worker& culprit,
                       const Failure& failure, Effects& effects);
   void FinishJob(Moment now, Job& job, JobState state, std::string reason,
@@ -244,6 +247,9 @@ class Coordinator {
   // It has no place any more; if its generation is active, that fails.
   void LosePlace(Moment now, Worker& worker, const std::string& why,
                  Effects& effects);
+  // A generation that others saw end ended by this worker's fault, unless a
+  // culprit is known.
+  void Blame(Job& job, const Worker& worker, const std::string& why);
 
   // The workers of one numeric class, for one pass of PlaceJobs().
   struct WorkerClass {
@@ -258,6 +264,10 @@ class Coordinator {
   using WorkerClasses = std::map<std::string, WorkerClass>;
 
   void PlaceJobs(Moment now, Effects& effects);
+  // Whether it has failed too often.  It fails once all members of its last
+  // generation have let go: only then is known what is to be known of why.
+  static bool HasGivenUp(const Job& job);
+  void GiveUpJobs(Moment now, Effects& effects);
   bool BackoffHasEnded(Moment now) const;  // Since jobs were last placed.
   WorkerClasses ClassifyWorkers(Moment now);
   void DescribeOthers(Moment now, WorkerClasses& classes) const;

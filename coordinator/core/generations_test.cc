@@ -10,6 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class GenerationsTest : public CoordinatorFixture {
  protected:
@@ -456,13 +457,55 @@ TEST_F(GenerationsTest, TooManyFailuresWithoutANewStepFailTheJob) {
   }
   AllTrain(job);
   a.Fails(kPeer, "connection reset");
+  EXPECT_EQ(Job(job).state, JobState::kRecovering);
+  EXPECT_THAT(Reason(job), HasSubstr("to let go"));
 
-  EXPECT_EQ(Job(job).state, JobState::kFailed);
-  EXPECT_EQ(Reason(job),
-            "gave up after 3 failures in a row without a new step; the last: "
-            "worker a: connection reset");
   a.Obeys();
   EXPECT_TRUE(a.free());
+  EXPECT_EQ(Job(job).state, JobState::kFailed);
+  EXPECT_EQ(Reason(job),
+            "gave up after 3 failures without a new step; the last: "
+            "worker a: connection reset");
+}
+
+TEST_F(GenerationsTest, AJobThatGivesUpNamesTheCulpritAndNotWhoSawItFirst) {
+  Player& a = Attach("a");
+  Player& b = Attach("b");
+  const std::string gave_up =
+      "gave up after 1 failure without a new step; the last: ";
+  const JobId died = Submit({.min_workers = 2, .failures_max = 0});
+  AllTrain(died);
+  a.Fails(kPeer, "lost rank 1");
+  b.Fails(kWorker, "its trainer died: signal 9");
+  AllObey(died);
+  EXPECT_EQ(Reason(died), gave_up + "worker b: its trainer died: signal 9");
+  Pass(options().worker_backoff);
+  Tick();
+
+  const JobId vanished = Submit({.min_workers = 2, .failures_max = 0});
+  AllTrain(vanished);
+  a.Fails(kPeer, "lost rank 1");
+  b.Breaks();
+  a.Obeys();
+  EXPECT_EQ(Job(vanished).state, JobState::kRecovering);
+  Pass(options().lease);
+  a.Beat();
+  Tick();
+  EXPECT_THAT(Reason(vanished), StartsWith(gave_up + "worker b: silent for "));
+}
+
+TEST_F(GenerationsTest, AJobThatGivesUpHoldsUpNobody) {
+  Player& a = Attach("a");
+  Attach("b");
+  Attach("c");
+  const JobId job =
+      Submit({.min_workers = 2, .max_workers = 2, .failures_max = 0});
+  AllTrain(job);
+  a.Fails(kPeer, "lost rank 1");
+  ASSERT_EQ(Job(job).state, JobState::kRecovering);
+  // c is free, and nobody waits for it.
+  const JobId other = Submit({});
+  EXPECT_EQ(Job(other).state, JobState::kForming);
 }
 
 TEST_F(GenerationsTest, OnlyAStepThatIsNewResetsTheCount) {
@@ -484,7 +527,7 @@ TEST_F(GenerationsTest, OnlyAStepThatIsNewResetsTheCount) {
 TEST_F(GenerationsTest, AJobWithoutPatienceFailsAtTheFirstFailure) {
   Player& a = Attach("a");
   const JobId job = Submit({.failures_max = 0});
-  a.Obeys().Fails(kWorker, "out of memory");
+  a.Obeys().Fails(kWorker, "out of memory").Obeys();
   EXPECT_EQ(Job(job).state, JobState::kFailed);
 }
 

@@ -82,11 +82,33 @@ std::vector<Coordinator::WorkerClass*> Coordinator::ClassesFor(
   return suitable;
 }
 
+bool Coordinator::HasGivenUp(const Job& job) {
+  return !job.generation.has_value() &&
+         job.record.failure_count > job.record.needs.failures_max;
+}
+
+void Coordinator::GiveUpJobs(Moment now, Effects& effects) {
+  std::vector<JobId> given_up;
+  for (const auto& [key, id] : queue_) {
+    const Job& job = jobs_.at(id);
+    if (HasGivenUp(job) && MembersHaveLetGo(job)) given_up.push_back(id);
+  }
+  for (const JobId& id : given_up) {
+    Job& job = jobs_.at(id);
+    FinishJob(now, job, JobState::kFailed,
+              absl::StrCat("gave up after ",
+                           CountOf(job.record.failure_count, "failure"),
+                           " without a new step; the last: ", job.last_failure),
+              effects);
+  }
+}
+
 void Coordinator::PlaceJobs(Moment now, Effects& effects) {
+  GiveUpJobs(now, effects);
   WorkerClasses classes = ClassifyWorkers(now);
   for (const auto& [key, id] : queue_) {
     Job& job = jobs_.at(id);
-    if (job.generation.has_value()) continue;
+    if (job.generation.has_value() || HasGivenUp(job)) continue;
     const JobNeeds& needs = job.record.needs;
     const std::vector<WorkerClass*> suitable = ClassesFor(job, classes);
     if (MembersHaveLetGo(job)) {

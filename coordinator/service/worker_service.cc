@@ -91,7 +91,9 @@ class SessionStream final
         MutexLock lock(&mutex_);
         half_closed_ = !close_.has_value();
       }
-      Close(absl::OkStatus());
+      Close(session_.value != 0 ? absl::OkStatus()
+                                : absl::InvalidArgumentError(
+                                      "the stream ended without a hello"));
       return;
     }
     if (const absl::Status status = Take(); !status.ok()) {

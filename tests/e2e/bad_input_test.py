@@ -35,10 +35,12 @@ class BadInputTest(harness.JobTest):
         return done
 
     def fail_in_forming(self, spec, *parts):
-        """Accepted, and failed when it formed; the worker is free again, and nothing is left."""
+        """Accepted, and failed before it ran; the worker is free again, and nothing is left."""
         there = os.path.exists(spec["output_directory"])
         done = self.lockstep("submit", self.job_file(spec), "--watch", expect=JOB_FAILED)
         self.assert_says(done, *parts)
+        job = json.loads(self.lockstep("get", done.stdout.split()[0], "--json").stdout)
+        self.assertNotIn("start_time", job)
         if not there:
             self.assertFalse(os.path.exists(spec["output_directory"]))
         self.await_workers(1)

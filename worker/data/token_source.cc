@@ -29,6 +29,16 @@ int WidthOf(TokenFormat format) {
   LS_CHECK(false);
 }
 
+// Token `i` of little-endian ones.
+template <int kWidth>
+uint32_t TokenAt(const unsigned char* raw, int64_t i) {
+  uint32_t token = 0;
+  for (int b = 0; b < kWidth; ++b) {
+    token |= static_cast<uint32_t>(raw[kWidth * i + b]) << (8 * b);
+  }
+  return token;
+}
+
 absl::Status InRange(const char* name, int64_t value, int64_t min,
                      int64_t max) {
   if (min <= value && value <= max) return absl::OkStatus();
@@ -159,6 +169,14 @@ absl::Status TokenSource::ReadJoined(int64_t joined_byte, int64_t byte_count,
   return absl::OkStatus();
 }
 
+absl::Status TokenSource::OutsideVocabulary(int64_t joined_byte,
+                                            uint32_t token) const {
+  const DataFile& file = FileAt(joined_byte);
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.path, ": byte ", joined_byte - file.first_byte, ": token ", token,
+      "; expected below vocab_size=", options_.vocabulary));
+}
+
 // Reads the raw bytes into the end of the caller's memory and widens them from
 // its start: token i is written to bytes [4i, 4i + 4) only after the raw bytes
 // below 4i + 4 have been used, since the raw token j stands at
@@ -171,16 +189,9 @@ absl::Status TokenSource::Convert(int64_t first_token, int32_t* tokens) const {
   RETURN_IF_ERROR(ReadJoined(first_token * kWidth, n * kWidth, raw));
   const auto vocabulary = static_cast<uint32_t>(options_.vocabulary);
   for (int64_t i = 0; i < n; ++i) {
-    uint32_t token = 0;
-    for (int b = 0; b < kWidth; ++b) {
-      token |= static_cast<uint32_t>(raw[kWidth * i + b]) << (8 * b);
-    }
+    const uint32_t token = TokenAt<kWidth>(raw, i);
     if (token >= vocabulary) [[unlikely]] {
-      const int64_t byte = (first_token + i) * kWidth;
-      const DataFile& file = FileAt(byte);
-      return absl::InvalidArgumentError(absl::StrCat(
-          file.path, ": byte ", byte - file.first_byte, ": token ", token,
-          "; expected below vocab_size=", options_.vocabulary));
+      return OutsideVocabulary((first_token + i) * kWidth, token);
     }
     tokens[i] = static_cast<int32_t>(token);
   }
@@ -213,6 +224,23 @@ absl::Status TokenSource::ReadHeldOutSample(int64_t sample,
                     tokens);
 }
 
+template <int kWidth>
+absl::Status TokenSource::CheckBlock(int64_t joined_byte, int64_t byte_count,
+                                     const unsigned char* raw) const {
+  // No value of the format is outside.
+  if (kWidth < 4 && options_.vocabulary >= int64_t{1} << (8 * kWidth)) {
+    return absl::OkStatus();
+  }
+  const auto vocabulary = static_cast<uint32_t>(options_.vocabulary);
+  for (int64_t i = 0; i < byte_count / kWidth; ++i) {
+    const uint32_t token = TokenAt<kWidth>(raw, i);
+    if (token >= vocabulary) [[unlikely]] {
+      return OutsideVocabulary(joined_byte + i * kWidth, token);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> TokenSource::Fingerprint() const {
   Sha256 hash;
   hash.Update("lockstep data 1\n");
@@ -222,22 +250,33 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
   }
   const int64_t total = files_.back().first_byte + files_.back().byte_count;
   std::vector<unsigned char> block(kBlockBytes);
+  const auto take = [&](int64_t start, int64_t byte_count) -> absl::Status {
+    RETURN_IF_ERROR(ReadJoined(start, byte_count, block.data()));
+    hash.Update(block.data(), byte_count);
+    switch (options_.format) {
+      case TokenFormat::kBytes:
+        return CheckBlock<1>(start, byte_count, block.data());
+      case TokenFormat::kTokensU16:
+        return CheckBlock<2>(start, byte_count, block.data());
+      case TokenFormat::kTokensU32:
+        return CheckBlock<4>(start, byte_count, block.data());
+    }
+    LS_CHECK(false);
+  };
   if (total <= kFingerprintWholeBytesMax) {
     for (int64_t done = 0; done < total; done += kBlockBytes) {
-      const int64_t part = std::min(kBlockBytes, total - done);
-      RETURN_IF_ERROR(ReadJoined(done, part, block.data()));
-      hash.Update(block.data(), part);
+      RETURN_IF_ERROR(take(done, std::min(kBlockBytes, total - done)));
     }
     return hash.HexDigest();
   }
   // Block k of K starts at k (total - block) / (K - 1), in two parts that
-  // cannot overflow.
+  // cannot overflow, rounded down to a whole token.
   const int64_t span = total - kBlockBytes;
   for (int64_t k = 0; k < kBlockCount; ++k) {
     const int64_t start = span / (kBlockCount - 1) * k +
                           span % (kBlockCount - 1) * k / (kBlockCount - 1);
-    RETURN_IF_ERROR(ReadJoined(start, kBlockBytes, block.data()));
-    hash.Update(block.data(), kBlockBytes);
+    RETURN_IF_ERROR(
+        take(start - start % WidthOf(options_.format), kBlockBytes));
   }
   return hash.HexDigest();
 }

@@ -94,7 +94,11 @@ class TokenSource {
   // are not covered.  Of larger data, files that differ in size or order are
   // always told apart, single bytes that differ outside the blocks are not.
   //
-  // Errors: a file cannot be read.
+  // Checks what it reads against the vocabulary, so that a job on wrong data
+  // fails before it starts; a token of larger data is met when it is trained
+  // on.
+  //
+  // Errors: as those of ReadTrainingSample.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:
@@ -114,6 +118,10 @@ class TokenSource {
   absl::Status ReadJoined(int64_t joined_byte, int64_t byte_count,
                           unsigned char* out) const;
   absl::Status ReadTokens(int64_t first_token, int32_t* tokens) const;
+  absl::Status OutsideVocabulary(int64_t joined_byte, uint32_t token) const;
+  template <int kWidth>
+  absl::Status CheckBlock(int64_t joined_byte, int64_t byte_count,
+                          const unsigned char* raw) const;
   template <int kWidth>
   absl::Status Convert(int64_t first_token, int32_t* tokens) const;
 

@@ -327,5 +327,31 @@ TEST(TokenSourceTest, FingerprintOfLargeDataSamplesBothEnds) {
   EXPECT_EQ(print(), base);
 }
 
+TEST(TokenSourceTest, FingerprintMeetsATokenOutsideTheVocabulary) {
+  TestFolder folder;
+  TokenSourceOptions options =
+      Options({folder.Write("a", std::string("\1\0\2\0", 4)),
+               folder.Write("b", std::string("\3\0\xF4\1", 4))},
+              2);
+  options.format = TokenFormat::kTokensU16;
+  options.vocabulary = 501;
+  EXPECT_TRUE(Open(options)->Fingerprint().ok());
+  options.vocabulary = 500;
+  const absl::Status status = Open(options)->Fingerprint().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("b: byte 2: token 500; expected below vocab_size=500"));
+
+  const std::string large = folder.Write("large", "");
+  const int64_t size = TokenSource::kFingerprintWholeBytesMax + 4322;
+  std::filesystem::resize_file(large, size);  // Sparse.
+  std::fstream(large, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(size - 1)
+      .put(2);
+  options.files = {large};
+  EXPECT_THAT(std::string(Open(options)->Fingerprint().status().message()),
+              HasSubstr(absl::StrCat("byte ", size - 2, ": token 512;")));
+}
+
 }  // namespace
 }  // namespace lockstep
