@@ -22,6 +22,7 @@ struct WorkerFlags {
   bool insecure = false;
   absl::Duration start_timeout = absl::Seconds(60);
   absl::Duration abort_timeout = absl::Seconds(5);
+  absl::Duration progress_timeout = absl::Minutes(10);
   absl::Duration name_taken_patience = absl::Seconds(10);
 };
 

@@ -36,6 +36,7 @@ TEST(CommandLineTest, EverythingCanBeSaid) {
       Parse({"--coordinator", "c.example.org:1", "--name", "w1", "--device",
              "cpu", "--threads", "3", "--listen-host", "10.0.0.7", "--insecure",
              "--start-timeout", "2m", "--abort-timeout", "500ms",
+             "--progress-timeout", "20m",
              "--name-taken-patience", "1h"}));
 
   EXPECT_EQ(flags.coordinator, "c.example.org:1");
@@ -44,6 +45,7 @@ TEST(CommandLineTest, EverythingCanBeSaid) {
   EXPECT_EQ(flags.listen_host, "10.0.0.7");
   EXPECT_EQ(flags.start_timeout, absl::Minutes(2));
   EXPECT_EQ(flags.abort_timeout, absl::Milliseconds(500));
+  EXPECT_EQ(flags.progress_timeout, absl::Minutes(20));
   EXPECT_EQ(flags.name_taken_patience, absl::Hours(1));
 }
 

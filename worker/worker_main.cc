@@ -76,6 +76,7 @@ absl::Status RunAgent(const WorkerFlags& flags) {
   ASSIGN_OR_RETURN(options.core.device, Describe(flags));
   options.core.start_timeout = flags.start_timeout;
   options.core.abort_timeout = flags.abort_timeout;
+  options.core.progress_timeout = flags.progress_timeout;
   options.core.name_taken_patience = flags.name_taken_patience;
   options.stream.coordinator = flags.coordinator;
   options.trainer.arguments = TrainerArguments(flags);

@@ -685,7 +685,6 @@ void Coordinator::Reconcile(Moment now, Worker& worker, Effects& effects) {
     } else {
       view.assigned.reset();
       dirty_workers_.insert(view.id);
-      placement_stale_ = true;
     }
   }
 }
@@ -702,8 +701,7 @@ void Coordinator::OnMemberReport(Moment now, Job& job, Worker& worker,
     // have ended by the job's own fault, or that of another worker.
     if (job.generation.has_value() || failure.cause == Failure::Cause::kJob) {
       FailGeneration(now, job, worker, failure, effects);
-    } else if (failure.cause == Failure::Cause::kWorker &&
-               worker.held_back_for != held.key) {
+    } else if (failure.cause == Failure::Cause::kWorker) {
       HoldBack(now, worker, held.key);
       Blame(job, worker, failure.message);
     }

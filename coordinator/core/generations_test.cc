@@ -494,6 +494,22 @@ TEST_F(GenerationsTest, AJobThatGivesUpNamesTheCulpritAndNotWhoSawItFirst) {
   EXPECT_THAT(Reason(vanished), StartsWith(gave_up + "worker b: silent for "));
 }
 
+TEST_F(GenerationsTest, TheCulpritOfOneGenerationIsNotThatOfTheNext) {
+  Player& a = Attach("a");
+  Player& b = Attach("b");
+  const JobId job = Submit({.min_workers = 2});
+  AllTrain(job);
+  a.Fails(kWorker, "out of memory");
+  AllObey(job);
+  Pass(options().worker_backoff);
+  Tick();
+  AllTrain(job);
+
+  a.Fails(kPeer, "lost rank 1");
+  b.Fails(kWorker, "its trainer died");
+  EXPECT_THAT(Reason(job), StartsWith("worker b: its trainer died"));
+}
+
 TEST_F(GenerationsTest, AJobThatGivesUpHoldsUpNobody) {
   Player& a = Attach("a");
   Attach("b");

@@ -22,8 +22,7 @@ namespace lockstep {
 bool Coordinator::IsPlaceable(Moment now, const Worker& worker) const {
   return worker.view.contact == Contact::kAttached &&
          worker.view.status.trainer_ready &&
-         !worker.view.status.held.has_value() &&
-         !worker.view.assigned.has_value() && worker.unacked.empty() &&
+         !worker.view.status.held.has_value() && worker.unacked.empty() &&
          worker.placeable_from <= now.steady;
 }
 
@@ -199,7 +198,6 @@ void Coordinator::BeginGeneration(Moment now, Job& job,
   record.numeric_class = chosen.front()->view.device.numeric_class;
   record.members.clear();
   for (const Worker* worker : chosen) record.members.push_back(worker->view.id);
-  job.last_failure.clear();
   job.generation = Generation();
   job.generation->ranks.resize(chosen.size());
   job.generation->deadline = now.steady + options_.forming_timeout;
@@ -208,6 +206,8 @@ void Coordinator::BeginGeneration(Moment now, Job& job,
 
   const GenerationKey key = {record.id, record.generation};
   for (size_t rank = 0; rank < chosen.size(); ++rank) {
+    // It would hold it, or have commands of it under way.
+    LS_CHECK(!chosen[rank]->view.assigned.has_value());
     chosen[rank]->view.assigned = key;
     dirty_workers_.insert(chosen[rank]->view.id);
     Send(*chosen[rank],

@@ -341,6 +341,21 @@ TEST_F(RestartTest, WhatEndedStaysEnded) {
   EXPECT_TRUE(a_->free() && b_->free());
 }
 
+TEST_F(RestartTest, WhoIsStillLettingGoIsNotPlaced) {
+  AllTrain(job_);
+  ASSERT_TRUE(Cancel(job_).ok());
+  a_->status.held->phase = Phase::kAborting;
+  Restart();
+  a_->Hello();
+  EXPECT_THAT(a_->commands(), IsEmpty());
+
+  const JobId next = Submit({});
+  EXPECT_EQ(Job(next).state, JobState::kQueued);
+  a_->status.held.reset();
+  a_->Beat();
+  EXPECT_EQ(Job(next).state, JobState::kForming);
+}
+
 TEST_F(RestartTest, AnOldStoreIsNoticedByTheWorkersItHasMet) {
   a_->Receives();
   Hello hello = a_->NextHello();

@@ -15,8 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kIntervalMin(100);
 
-// Owns itself until gRPC is done with it; the board and a running alarm share
-// it.
+// Owns itself until gRPC is done with it; the board shares it.
 class JobWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>,
                        public JobWatcher,
                        public std::enable_shared_from_this<JobWatch> {
@@ -74,7 +73,7 @@ class JobWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>,
       MutexLock lock(&mutex_);
       if (alarm_ != nullptr) alarm_->Cancel();
     }
-    self_.reset();  // The last use of this, unless the alarm still runs.
+    self_.reset();  // The last use of this, unless the alarm rings right now.
   }
 
  private:
@@ -98,8 +97,12 @@ class JobWatch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>,
     resting_ = true;
     // A new one: the old one may be what calls.
     alarm_ = std::make_unique<grpc::Alarm>();
+    // An alarm keeps its function after it rang: a pointer that owns would be a
+    // cycle.
     alarm_->Set(std::chrono::system_clock::now() + kIntervalMin,
-                [self = shared_from_this()](bool) { self->OnRested(); });
+                [watch = weak_from_this()](bool) {
+                  if (const auto self = watch.lock()) self->OnRested();
+                });
   }
 
   void OnRested() {

@@ -124,6 +124,21 @@ class ServiceTest(harness.JobTest):
         self.assertEqual((now["state"], int(now["generation"]), now.get("failure_count", 0)), ("RUNNING", 1, 0))
         self.lockstep("cancel", job)
 
+    def test_a_trainer_that_hangs_alone_is_replaced(self):
+        self.start_coordinator()
+        worker = self.start_worker("w0", "--progress-timeout", "2s")
+        self.await_workers(1)
+        job = self.submit(self.spec("hangs", schedule={"max_steps": 100000}))
+        self.await_step(job, 2)
+        os.kill(worker.children()[0], signal.SIGSTOP)
+
+        def goes_on():
+            now = self.get(job)
+            return int(now["generation"]) == 2 and now["state"] == "RUNNING"
+        harness.wait_for("a new trainer to train", goes_on)
+        self.assertIn("no sign of going on for 2s", worker.log())
+        self.lockstep("cancel", job)
+
     def test_cancelling_in_every_state(self):
         self.start_coordinator()
         queued = self.submit(self.spec("queued"))

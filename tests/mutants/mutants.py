@@ -34,6 +34,8 @@ SOURCES = [
     "coordinator/core/placement_test.cc",
     "coordinator/core/restart_test.cc",
     "worker/agent/agent_core_test.cc",
+    "worker/agent/agent_core_trainer_test.cc",
+    "worker/agent/agent_core_property_test.cc",
     "coordinator/core/coordinator_property_test.cc",
     "tests/simulation/simulation_test.cc",
     "tests/simulation/simulation.cc",

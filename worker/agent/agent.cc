@@ -351,6 +351,8 @@ void Agent::HandleTrainerMessages(std::vector<TrainerMessage>& messages) {
         core_.OnTrainerReady(now, id, e);
       } else if (auto* holds = std::get_if<TrainerHolds>(&message)) {
         core_.OnTrainerHolds(now, id, holds->held, e);
+      } else if (std::holds_alternative<TrainerProgress>(message)) {
+        core_.OnTrainerProgress(now, id, e);
       } else {
         auto& report = std::get<TrainerStepReport>(message);
         core_.OnStepReport(now, id, report.key, report.step,

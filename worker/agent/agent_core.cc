@@ -45,6 +45,8 @@ absl::StatusOr<AgentCore> AgentCore::Create(const AgentOptions& options) {
   }
   RETURN_IF_ERROR(RequirePositive("start_timeout", options.start_timeout));
   RETURN_IF_ERROR(RequirePositive("abort_timeout", options.abort_timeout));
+  RETURN_IF_ERROR(
+      RequirePositive("progress_timeout", options.progress_timeout));
   RETURN_IF_ERROR(RequirePositive("restart_backoff", options.restart_backoff));
   RETURN_IF_ERROR(
       RequirePositive("restart_backoff_max", options.restart_backoff_max));
@@ -91,9 +93,26 @@ void AgentCore::Expire(Instant now, AgentEffects& effects) {
                       absl::FormatDuration(options_.abort_timeout)),
          effects);
   }
+  if (progress_deadline_.has_value() && *progress_deadline_ <= now &&
+      !kill_sent_) {
+    Kill(absl::StrCat("it gave no sign of going on for ",
+                      absl::FormatDuration(options_.progress_timeout)),
+         effects);
+  }
   if (stream_state_ != StreamState::kWelcome && stream_deadline_ <= now) {
     Open(now, effects);
   }
+}
+
+void AgentCore::RenewProgress(Instant now) {
+  const auto& held = status_.held;
+  const bool must_go_on =
+      held.has_value() && holder_ == trainer_ &&
+      trainer_state_ == TrainerState::kReady &&
+      (held->phase == Phase::kTraining ||
+       (held->phase == Phase::kOutputReady && commit_told_));
+  progress_deadline_.reset();
+  if (must_go_on) progress_deadline_ = now + options_.progress_timeout;
 }
 
 void AgentCore::Spawn(Instant now, AgentEffects& effects) {
@@ -217,6 +236,7 @@ void AgentCore::Apply(Instant now, const CommandBody& body,
     held->rank = prepare->rank;
     held->phase = Phase::kPreparing;
     holder_ = trainer_;
+    commit_told_ = false;
     effects.push_back(TellTrainer{trainer_, body});
     return;
   }
@@ -231,6 +251,8 @@ void AgentCore::Apply(Instant now, const CommandBody& body,
     held->phase = Phase::kAborting;
     abort_deadline_ = now + options_.abort_timeout;
   }
+  commit_told_ |= std::holds_alternative<CommitOutput>(body);
+  RenewProgress(now);
   if (holder_ == trainer_ && trainer_state_ == TrainerState::kReady) {
     effects.push_back(TellTrainer{trainer_, body});
   }
@@ -276,7 +298,15 @@ void AgentCore::OnTrainerHolds(Instant now, TrainerId trainer,
       status_.held = held;
       status_.held->committed_step_count = committed;
     }
+    RenewProgress(now);
   }
+  Flush(now, effects);
+}
+
+void AgentCore::OnTrainerProgress(Instant now, TrainerId trainer,
+                                  AgentEffects& effects) {
+  Expire(now, effects);
+  if (trainer == trainer_) RenewProgress(now);
   Flush(now, effects);
 }
 
@@ -290,6 +320,7 @@ void AgentCore::OnStepReport(Instant now, TrainerId trainer,
       status_.held->committed_step_count =
           std::max(status_.held->committed_step_count, step + 1);
     }
+    RenewProgress(now);
     if (static_cast<int>(reports_.size()) == options_.report_count_max) {
       reports_.pop_front();
       ++first_report_;
@@ -312,6 +343,7 @@ void AgentCore::OnTrainerDied(Instant now, TrainerId trainer,
         now + Backoff(options_.restart_backoff, deaths_in_a_row_++,
                       options_.restart_backoff_max);
     abort_deadline_.reset();
+    progress_deadline_.reset();
     status_.trainer_ready = false;
     ++status_.trainer_death_count;
     status_.last_trainer_death = how;
@@ -376,6 +408,9 @@ Instant AgentCore::NextDeadline() const {
   }
   if (abort_deadline_.has_value() && !kill_sent_) {
     next = std::min(next, *abort_deadline_);
+  }
+  if (progress_deadline_.has_value() && !kill_sent_) {
+    next = std::min(next, *progress_deadline_);
   }
   if (stream_state_ != StreamState::kWelcome) {
     next = std::min(next, stream_deadline_);

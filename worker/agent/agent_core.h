@@ -17,7 +17,9 @@
 // it died, and how.  What a dead trainer said last stays true where death does
 // not change it: output that is committed, and a failure with its first cause.
 // A generation that is to be released is asked of the trainer, and after
-// `abort_timeout` taken by killing it; from then on nothing is given to it.
+// `abort_timeout` taken by killing it; from then on nothing is given to it. One
+// that is to train, or to commit, and gives no sign of going on for
+// `progress_timeout` is killed too.
 //
 // The trainer needs no coordinator to take a step: while the coordinator is
 // away, step reports are kept, up to `report_count_max`; then the oldest are
@@ -88,6 +90,11 @@ struct AgentOptions {
   absl::Duration start_timeout = absl::Seconds(60);
   absl::Duration abort_timeout = absl::Seconds(5);
 
+  // How long a trainer may train without a sign of going on.  Longer than the
+  // time after which a rank gives up another that it waits for, so that the one
+  // that waits is not killed for it.
+  absl::Duration progress_timeout = absl::Minutes(10);
+
   // A trainer that died is replaced after this, doubling with each that never
   // held a generation to the end, up to the maximum.
   absl::Duration restart_backoff = absl::Milliseconds(100);
@@ -142,6 +149,8 @@ class AgentCore {
   void OnTrainerHolds(Instant now, TrainerId trainer,
                       const std::optional<HeldGeneration>& held,
                       AgentEffects& effects);
+  // It goes on with what it does.
+  void OnTrainerProgress(Instant now, TrainerId trainer, AgentEffects& effects);
   // It has committed `step` of generation `key`.
   void OnStepReport(Instant now, TrainerId trainer, const GenerationKey& key,
                     int64_t step, std::string report, AgentEffects& effects);
@@ -168,6 +177,8 @@ class AgentCore {
   void Flush(Instant now, AgentEffects& effects);
 
   void Spawn(Instant now, AgentEffects& effects);
+  // It is heard of, or told to go on.
+  void RenewProgress(Instant now);
   void Kill(std::string reason, AgentEffects& effects);
   void Open(Instant now, AgentEffects& effects);
   void Apply(Instant now, const CommandBody& body, AgentEffects& effects);
@@ -181,6 +192,9 @@ class AgentCore {
   int deaths_in_a_row_ = 0;   // Without a generation held to the end.
   bool kill_sent_ = false;    // To the current trainer; it is as good as dead.
   std::optional<Instant> abort_deadline_;  // While ABORTING.
+  bool commit_told_ = false;               // Of status_.held.
+  // While it is to train, or to commit.
+  std::optional<Instant> progress_deadline_;
 
   StreamState stream_state_ = StreamState::kClosed;
   Instant stream_deadline_;  // kClosed, kHello: open again.

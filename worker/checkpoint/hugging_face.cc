@@ -254,12 +254,14 @@ absl::Status HuggingFaceWriter::Prepare(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status HuggingFaceWriter::Write(const float* flat) {
+absl::Status HuggingFaceWriter::Write(
+    const float* flat, const std::function<void()>& on_progress) {
   LS_CHECK(!written_);
   for (const Tensor& tensor : layout_.tensors) {
     RETURN_IF_ERROR(weights_->Append(
         tensor.name, flat + tensor.offset,
         tensor.element_count * static_cast<int64_t>(sizeof(float))));
+    on_progress();
   }
   RETURN_IF_ERROR(weights_->Finish());
   RETURN_IF_ERROR(SyncFolder(folder_));

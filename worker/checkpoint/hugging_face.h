@@ -3,6 +3,7 @@
 #ifndef WORKER_CHECKPOINT_HUGGING_FACE_H_
 #define WORKER_CHECKPOINT_HUGGING_FACE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -91,10 +92,12 @@ class HuggingFaceWriter {
   ~HuggingFaceWriter();
 
   // Writes the weights, from the flat space of MakeLayout(config), and syncs
-  // all files and the folder.  Once only.
+  // all files and the folder.  Once only.  `on_progress` is called after every
+  // tensor.
   //
   // Errors: as the disk says; names the file.
-  absl::Status Write(const float* flat);
+  absl::Status Write(
+      const float* flat, const std::function<void()>& on_progress = [] {});
 
  private:
   HuggingFaceWriter(std::string folder, Layout layout)

@@ -54,6 +54,8 @@ absl::StatusOr<TrainerMessage> ReadMessage(const std::string& frame) {
     }
     case link::FromTrainer::kStepReport:
       return ReadStepReport(proto.step_report());
+    case link::FromTrainer::kProgress:
+      return TrainerProgress();
     case link::FromTrainer::BODY_NOT_SET:
       break;
   }

@@ -29,8 +29,9 @@ struct TrainerStepReport {
   int64_t step = 0;
   std::string report;  // A serialized v1::StepMetrics.
 };
-using TrainerMessage =
-    std::variant<TrainerReady, TrainerHolds, TrainerStepReport>;
+struct TrainerProgress {};
+using TrainerMessage = std::variant<TrainerReady, TrainerHolds,
+                                    TrainerStepReport, TrainerProgress>;
 
 class AgentLink {
  public:

@@ -46,6 +46,12 @@ absl::Status TrainerLink::SendStepReport(const v1::StepMetrics& metrics) {
   return Send(proto.SerializeAsString());
 }
 
+absl::Status TrainerLink::SendProgress() {
+  link::FromTrainer proto;
+  proto.mutable_progress();
+  return Send(proto.SerializeAsString());
+}
+
 absl::Status TrainerLink::Send(absl::string_view payload) {
   std::string frame;
   RETURN_IF_ERROR(AppendFrame(payload, frame));

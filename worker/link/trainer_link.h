@@ -42,6 +42,9 @@ class TrainerLink {
   // A committed step of the generation it holds: `job` is `jobs/{job}`.
   absl::Status SendStepReport(const v1::StepMetrics& metrics);
 
+  // It trains, or writes what it trained, and is not stuck.
+  absl::Status SendProgress();
+
   // Waits for the next command.
   //
   // Errors:

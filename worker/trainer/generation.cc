@@ -143,7 +143,8 @@ absl::Status Generation::PrepareAll() {
     held_.nonce = output_->nonce();
   }
   ASSIGN_OR_RETURN(training_, Training::Create(*job_, *environment_.device,
-                                               *environment_.clock));
+                                               *environment_.clock,
+                                               environment_.on_progress));
   if (world() > 1) {
     ASSIGN_OR_RETURN(listener_,
                      GlooListener::Listen(
@@ -210,7 +211,7 @@ absl::Status Generation::Train(int64_t first_step) {
 absl::Status Generation::Finish() {
   if (prepare_.rank == 0) {
     ASSIGN_OR_RETURN(const float* weights, training_->Weights());
-    RETURN_IF_ERROR(writer_->Write(weights));
+    RETURN_IF_ERROR(writer_->Write(weights, environment_.on_progress));
   }
   Tell(Phase::kOutputReady);
   {

@@ -43,6 +43,8 @@ class Generation {
     // Called on the generation's thread.
     std::function<void(const HeldGeneration&)> on_held;
     std::function<void(const v1::StepMetrics&)> on_step;
+    // Often, while it trains and while it writes what it trained.
+    std::function<void()> on_progress;
   };
 
   // Begins at once.

@@ -21,6 +21,9 @@
 namespace lockstep {
 namespace {
 
+// Signs of going on are no more frequent than this.
+constexpr absl::Duration kProgressInterval = absl::Seconds(1);
+
 absl::StatusOr<std::string> RandomHex() {
   uint64_t random = 0;
   if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
@@ -81,6 +84,13 @@ absl::Status Serve(const TrainerOptions& options) {
               .on_step =
                   [&link](const v1::StepMetrics& metrics) {
                     link.SendStepReport(metrics).IgnoreError();
+                  },
+              .on_progress =
+                  [&link, last = Instant{-absl::InfiniteDuration()}]() mutable {
+                    const Instant now = RealClock().Now();
+                    if (now - last < kProgressInterval) return;
+                    last = now;
+                    link.SendProgress().IgnoreError();
                   },
           },
           std::move(*prepare));

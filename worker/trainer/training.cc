@@ -41,6 +41,7 @@ class Training::Sink : public GradientSink {
   explicit Sink(Training& training) : training_(training) {}
   absl::Status Contribute(int tensor, const float* gradient) override {
     if (training_.is_aborted_) return training_.aborted();
+    training_.on_progress_();
     return training_.reducer_->Contribute(tensor, gradient);
   }
   absl::Status UnitDone(int unit) override {
@@ -52,8 +53,10 @@ class Training::Sink : public GradientSink {
 };
 
 absl::StatusOr<std::unique_ptr<Training>> Training::Create(
-    const OpenedJob& job, kernels::Device& device, Clock& clock) {
-  auto training = std::unique_ptr<Training>(new Training(job, device, clock));
+    const OpenedJob& job, kernels::Device& device, Clock& clock,
+    std::function<void()> on_progress) {
+  auto training = std::unique_ptr<Training>(
+      new Training(job, device, clock, std::move(on_progress)));
   RETURN_IF_ERROR(training->Allocate());
   return training;
 }
@@ -234,6 +237,7 @@ absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
   for (int64_t batch = comm_->rank(); batch * rows < count;
        batch += comm_->world()) {
     if (is_aborted_) return aborted();
+    on_progress_();
     const int64_t row_count = std::min(rows, count - batch * rows);
     for (int64_t row = 0; row < row_count; ++row) {
       RETURN_IF_ERROR(

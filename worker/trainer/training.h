@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,11 +51,14 @@ struct EvaluationOutcome {
 // Abort.
 class Training {
  public:
-  // `job`, `device` and `clock` must outlive this.
+  // `job`, `device` and `clock` must outlive this.  `on_progress` is called as
+  // often as something is done, by the thread that does it: a gradient of a
+  // tensor, a batch of an evaluation.
   //
   // Errors: not enough memory; the job's, where its model cannot be read.
   static absl::StatusOr<std::unique_ptr<Training>> Create(
-      const OpenedJob& job, kernels::Device& device, Clock& clock);
+      const OpenedJob& job, kernels::Device& device, Clock& clock,
+      std::function<void()> on_progress = [] {});
 
   // Joins the ranks of `communicator`; this one runs `range` of every step,
   // from `first_step` on.  Once.
@@ -95,8 +99,12 @@ class Training {
  private:
   class Sink;
 
-  Training(const OpenedJob& job, kernels::Device& device, Clock& clock)
-      : job_(job), device_(device), clock_(clock) {}
+  Training(const OpenedJob& job, kernels::Device& device, Clock& clock,
+           std::function<void()> on_progress)
+      : job_(job),
+        device_(device),
+        clock_(clock),
+        on_progress_(std::move(on_progress)) {}
   absl::Status Allocate();
   absl::StatusOr<StepOutcome> TakeStep();
   absl::StatusOr<ExactLoss> SumHeldOutLoss();
@@ -108,6 +116,7 @@ class Training {
   const OpenedJob& job_;
   kernels::Device& device_;
   Clock& clock_;
+  const std::function<void()> on_progress_;
   int64_t next_step_ = 0;
   int skipped_in_a_row_ = 0;
 
