@@ -60,7 +60,8 @@ absl::Status SystemError(absl::string_view what, int error) {
 SignalWaiter::SignalWaiter() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}) {
     sigaddset(&mask, signal);
   }
   LS_CHECK(pthread_sigmask(SIG_BLOCK, &mask, &old_mask_) == 0);

@@ -17,9 +17,9 @@
 
 namespace lockstep::cli {
 
-// Turns SIGINT, SIGTERM, SIGHUP and SIGCHLD into something to wait for.  Blocks
-// them for the calling thread and for those it starts, so it must be made while
-// there is no other thread.  Puts the old mask back.
+// Turns SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE and SIGCHLD into something to
+// wait for.  Blocks them for the calling thread and for those it starts, so it
+// must be made while there is no other thread.  Puts the old mask back.
 class SignalWaiter {
  public:
   SignalWaiter();

@@ -42,7 +42,9 @@ Exit codes:
   4  the job that was waited for was CANCELLED
   5  the coordinator does not answer
   6  there is no such job
-  128 + n  ended by signal n: 130 after Ctrl-C, 143 after SIGTERM)";
+  128 + n  ended by signal n: 130 after Ctrl-C, 143 after SIGTERM
+
+Ctrl-C of watch or submit --watch ends the watching and not the job.)";
 
 // Says which command a misspelt one might have meant; false if `args` names a
 // known one, or none.
@@ -106,7 +108,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   }
   const int code = line.run();
   env.out << std::flush;
-  if (!env.out) {
+  if (!env.out && code < 128) {
     env.err << "lockstep: error: cannot write the output: is the disk full?"
             << std::endl;
     return code == kExitOk ? kExitFailure : code;

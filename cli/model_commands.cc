@@ -142,10 +142,13 @@ void AddModelCommands(CLI::App* app, CommandLine* line) {
       ->add_option("FOLDER", options->folder,
                    "A Hugging Face folder, such as a job's model/")
       ->required();
-  sample->add_option("--prompt", options->prompt,
-                     "Text to go on from (default: a line break)");
-  sample->add_option("--prompt-tokens", options->prompt_tokens,
-                     "The prompt as numbers, with commas between");
+  CLI::Option* prompt =
+      sample->add_option("--prompt", options->prompt,
+                         "Text to go on from (default: a line break)");
+  sample
+      ->add_option("--prompt-tokens", options->prompt_tokens,
+                   "The prompt as numbers, with commas between")
+      ->excludes(prompt);
   sample->add_option("--length", options->sampler.token_count,
                      "Tokens to make (default 200)");
   sample->add_option("--temperature", options->sampler.temperature,
@@ -156,8 +159,10 @@ void AddModelCommands(CLI::App* app, CommandLine* line) {
       "Consider only so many of the likeliest tokens (default 0: "
       "all)");
   sample->add_option("--seed", options->sampler.seed, "(default 0)");
-  sample->add_option("--threads", options->threads,
-                     "Threads to compute with (default: all cores)");
+  sample
+      ->add_option("--threads", options->threads,
+                   "Threads to compute with (default: all cores)")
+      ->check(CLI::Range(1, 1024).description(""));
   sample->footer(kSampleHelp);
   sample->callback([line, options] {
     line->run = [line, options] { return Sample(line->env, *options); };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +30,7 @@
 #include "common/mutex.h"
 #include "common/spec.h"
 #include "common/status.h"
+#include "worker/trainer/output_directory.h"
 
 namespace lockstep::cli {
 namespace {
@@ -146,6 +148,11 @@ class Run {
     if (coordinator_) {
       StopAll({coordinator_.get()}, kStopMax, waiter_, env_.clock);
     }
+    if (interrupted_ != 0 || dead_ != nullptr || !status.ok()) {
+      // A rank that was killed could not tidy up.
+      OutputDirectory::RemoveLeftovers(spec_.output_directory(),
+                                       {WithoutPrefix("jobs/", job_.name())});
+    }
     if (interrupted_ != 0) {
       env_.err << "lockstep: interrupted; all that was started is stopped"
                << std::endl;
@@ -157,10 +164,12 @@ class Run {
     } else {
       code = SayHowItEnded(job_, env_);
     }
-    // A job that failed by its own fault has said all there is to say.
+    // A job that failed by its own fault has said all there is to say, and what
+    // went wrong after one had completed is not in the logs.
     const bool gave_up = code == kExitJobFailed &&
                          job_.failure_count() > spec_.parallel().failures_max();
-    if (code == kExitFailure || code == kExitUnreachable || gave_up) {
+    if (gave_up || (job_.state() != v1::Job::COMPLETED &&
+                    (code == kExitFailure || code == kExitUnreachable))) {
       ShowLogs(gave_up);
     }
     return code;
@@ -293,6 +302,7 @@ class Run {
     absl::Status lived;
     while (!Done()) {
       interrupted_ = waiter_.TakeStop();
+      if (interrupted_ == 0 && nobody_listens_) interrupted_ = SIGPIPE;
       if (interrupted_ != 0) break;
       lived = AllLive("while the job was on");
       if (!lived.ok()) break;
@@ -313,6 +323,12 @@ class Run {
     return lived.ok() ? followed : lived;
   }
 
+  // The signal of a broken pipe goes to the thread that wrote, and is blocked.
+  void NobodyListens() {
+    nobody_listens_ = true;
+    waiter_.Wake();
+  }
+
   bool Done() {
     MutexLock lock(&mutex_);
     return done_;
@@ -324,9 +340,11 @@ class Run {
     request.set_request_id(env_.make_request_id());
     ASSIGN_OR_RETURN(job_, client.SubmitJob(request));
     ProgressView view(env_.out, env_.terminal, env_.columns, env_.clock);
-    ASSIGN_OR_RETURN(
-        job_, client.WatchJob(job_.name(),
-                              [&](const v1::Job& now) { view.Show(now); }));
+    ASSIGN_OR_RETURN(job_,
+                     client.WatchJob(job_.name(), [&](const v1::Job& now) {
+                       view.Show(now);
+                       if (!env_.out) NobodyListens();
+                     }));
     view.Finish();
     return WriteMetrics(client);
   }
@@ -410,6 +428,7 @@ class Run {
   const Daemon* dead_ = nullptr;
   std::string address_;
   int interrupted_ = 0;
+  std::atomic<bool> nobody_listens_ = false;
 
   // Of the following thread; the main thread looks at it once that has ended.
   v1::Job job_;

@@ -139,7 +139,7 @@ class RunCommandTest : public ::testing::Test {
                            O_WRONLY | O_CREAT | O_TRUNC, 0600);
       const int err = open((folder_ / "err.txt").c_str(),
                            O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      dup2(out, 1);
+      dup2(out_ >= 0 ? out_ : out, 1);
       dup2(err, 2);
       execv(argv[0], argv.data());
       _exit(127);
@@ -197,6 +197,7 @@ class RunCommandTest : public ::testing::Test {
     return left;
   }
 
+  int out_ = -1;  // What a run writes to instead of out.txt.
   const fs::path folder_;
   const fs::path trace_;
 };
@@ -310,6 +311,20 @@ TEST_F(RunCommandTest, AWorkerThatDiesEndsTheRunWithItsLastLines) {
   EXPECT_THAT(Err(), Not(HasSubstr("fake coordinator")));
   EXPECT_TRUE(Traced("coordinator stops"));
   EXPECT_THAT(Left(), Contains("w1.log"));
+}
+
+TEST_F(RunCommandTest, AReaderThatGoesEndsTheRun) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  out_ = ends[1];
+
+  EXPECT_EQ(Run(), 128 + SIGPIPE);
+
+  close(ends[1]);
+  EXPECT_TRUE(Traced("cancelled"));
+  EXPECT_THAT(Left(), IsEmpty());
+  EXPECT_TRUE(Eventually([&] { return AllEnded(); }));
 }
 
 TEST_F(RunCommandTest, AKilledWorkerEndsTheRun) {

@@ -12,7 +12,8 @@ absl::StatusOr<absl::Duration> ParseDurationFlag(absl::string_view text) {
     return duration;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "expected a duration such as 500ms, 10s or 1m30s, got ", Quoted(text)));
+      "expected a duration above 0, such as 500ms, 10s or 1m30s, got ",
+      Quoted(text)));
 }
 
 }  // namespace lockstep

@@ -19,8 +19,9 @@ TEST(DurationFlagTest, RefusesTheRest) {
        {"", "5", "soon", "0", "0s", "-1s", "inf", "8761h", "10 s", "1e400s"}) {
     const auto duration = ParseDurationFlag(text);
     ASSERT_FALSE(duration.ok()) << text;
-    EXPECT_THAT(std::string(duration.status().message()),
-                testing::StartsWith("expected a duration such as 500ms, 10s"));
+    EXPECT_THAT(
+        std::string(duration.status().message()),
+        testing::StartsWith("expected a duration above 0, such as 500ms, 10s"));
   }
 }
 

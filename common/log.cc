@@ -66,6 +66,18 @@ class StderrSink : public google::LogSink {
 
 }  // namespace
 
+bool IsInfoLine(absl::string_view line) {
+  // 2026-01-31T23:59:59.999Z INFO ...
+  constexpr absl::string_view kForm = "dddd-dd-ddTdd:dd:dd.dddZ INFO ";
+  if (line.size() < kForm.size()) return false;
+  for (size_t i = 0; i < kForm.size(); ++i) {
+    const bool fits = kForm[i] == 'd' ? line[i] >= '0' && line[i] <= '9'
+                                      : line[i] == kForm[i];
+    if (!fits) return false;
+  }
+  return true;
+}
+
 std::string FieldText(absl::string_view name, absl::string_view value) {
   bool plain = !value.empty() && value.size() <= kFieldBytesMax;
   for (const char c : value) {

@@ -32,6 +32,9 @@ void InitLog(const char* program);
 // " name=value"; the value in quotes when it is empty or holds anything but
 // printable ASCII without blanks, quotes, '=' and backslashes.  In quotes,
 // backslashes, quotes and control characters are escaped.
+// Whether `line` is one of our log's, of severity INFO.
+bool IsInfoLine(absl::string_view line);
+
 std::string FieldText(absl::string_view name, absl::string_view value);
 
 template <typename Value>

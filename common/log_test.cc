@@ -61,5 +61,15 @@ TEST(LogTest, ThreadsWriteWholeLinesToStandardErrorOnceEach) {
   }
 }
 
+TEST(LogTest, InfoLinesAreKnownByTheirForm) {
+  EXPECT_TRUE(IsInfoLine(FormatLogLine(absl::UnixEpoch(), 0, "f", 1, "x")));
+  for (const int severity : {1, 2, 3}) {
+    EXPECT_FALSE(
+        IsInfoLine(FormatLogLine(absl::UnixEpoch(), severity, "f", 1, "x")));
+  }
+  EXPECT_FALSE(IsInfoLine("terminate called after throwing INFO"));
+  EXPECT_FALSE(IsInfoLine(""));
+}
+
 }  // namespace
 }  // namespace lockstep

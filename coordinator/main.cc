@@ -19,10 +19,10 @@
 #include "common/duration_flag.h"
 #include "common/file_write.h"
 #include "common/grpc_log.h"
+#include "common/listen_address.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/version.h"
-#include "coordinator/service/listen_address.h"
 #include "coordinator/service/server.h"
 #include "coordinator/service/shell.h"
 #include "coordinator/store/store.h"
@@ -123,9 +123,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
               "How long a generation may take until all its workers are "
               "prepared, and again until all train");
   AddDuration(app, "--step-bound", core.step_bound,
-              "A worker silent beyond its lease still counts as alive for this "
-              "long after a step that its generation committed since it was "
-              "last heard of; more than the longest step");
+              "A worker silent beyond its lease still counts as alive after a "
+              "step that its generation committed since it was last heard of: "
+              "for ten times the longest step so far, at least the lease and "
+              "at most this");
   AddDuration(app, "--reattach-window", core.reattach_window,
               "How long the workers of running jobs have to come back after a "
               "start of the coordinator [twice the lease]");
@@ -276,7 +277,10 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << "lockstep-coordinator: error: " << error.what()
+              << "\nRun with --help for more information.\n";
+    return 2;
   }
   if (const absl::Status status =
           RequireLoopbackUnless(flags.insecure, flags.listen);

@@ -6,6 +6,18 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
+case ${1:-} in
+  "" | quick) ;;
+  -h | --help)
+    sed -n '2,5s/^# \{0,1\}//p' tests/run.sh
+    exit 0
+    ;;
+  *)
+    echo "error: expected nothing or quick, got: $1" >&2
+    exit 2
+    ;;
+esac
+
 deploy/install_packages.sh || exit 1
 
 passed=0

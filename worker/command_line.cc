@@ -91,8 +91,9 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
                  "Where the coordinator listens.  Default: 127.0.0.1:7600")
       ->type_name("HOST:PORT");
   app.add_option("--name", flags.name,
-                 absl::StrCat("Its name, of which there must be no other.  "
-                              "Default: the host's, ",
+                 absl::StrCat("Its name, of which there must be no other; "
+                              "capitals become small letters.  Default: the "
+                              "host's, ",
                               flags.name))
       ->type_name("NAME");
   app.add_option("--device", flags.device, "What it computes on.  Default: cpu")
@@ -154,6 +155,7 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
         .code = kExitUsage};
   }
   if (command->parsed()) return trainer;
+  absl::AsciiStrToLower(&flags.name);
   if (const std::string why = Check(flags); !why.empty()) {
     return SayAndExit{
         .err = absl::StrCat("lockstep-worker: error: ", why, "\n"),

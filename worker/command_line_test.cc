@@ -33,11 +33,10 @@ TEST(CommandLineTest, NothingNeedsToBeSaid) {
 
 TEST(CommandLineTest, EverythingCanBeSaid) {
   const auto flags = std::get<WorkerFlags>(
-      Parse({"--coordinator", "c.example.org:1", "--name", "w1", "--device",
+      Parse({"--coordinator", "c.example.org:1", "--name", "W1", "--device",
              "cpu", "--threads", "3", "--listen-host", "10.0.0.7", "--insecure",
              "--start-timeout", "2m", "--abort-timeout", "500ms",
-             "--progress-timeout", "20m",
-             "--name-taken-patience", "1h"}));
+             "--progress-timeout", "20m", "--name-taken-patience", "1h"}));
 
   EXPECT_EQ(flags.coordinator, "c.example.org:1");
   EXPECT_EQ(flags.name, "w1");

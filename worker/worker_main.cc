@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/listen_address.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "common/version.h"
@@ -25,6 +27,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr int kExitUsage = 2;
 
 // Whom a signal stops.
 std::atomic<Agent*> stopped_by_signal{nullptr};
@@ -69,6 +73,12 @@ absl::StatusOr<DeviceDescription> Describe(const WorkerFlags& flags) {
 }
 
 absl::Status RunAgent(const WorkerFlags& flags) {
+  // Else the first job that comes here would pay for it.
+  if (const absl::Status status = ProbeListenAddress({flags.listen_host, 0});
+      !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen-host: ", status.message()));
+  }
   Clock& clock = RealClock();
   Agent::Options options;
   options.core.worker = {flags.name};
@@ -117,7 +127,7 @@ int WorkerMain(int argc, char** argv,
   if (status.ok()) return 0;
   std::fprintf(stderr, "lockstep-worker: error: %s\n",
                std::string(status.message()).c_str());
-  return 1;
+  return absl::IsInvalidArgument(status) ? kExitUsage : 1;
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/micro_batches.h"
 #include "common/status.h"
@@ -45,6 +46,14 @@ std::string SurplusNote(const JobRecord& job) {
   return absl::StrCat("of max_workers=", job.needs.max_workers, " at most ",
                       job.needs.micro_batches,
                       " are used: a step has no more micro-batches");
+}
+
+// Whether `path` is where the job with this output directory puts its model, or
+// below.
+bool IsInModelOf(absl::string_view output_directory, absl::string_view path) {
+  return absl::ConsumePrefix(&path, output_directory) &&
+         absl::ConsumePrefix(&path, "/model") &&
+         (path.empty() || path[0] == '/');
 }
 
 std::string SilentFor(absl::Duration silence) {
@@ -240,11 +249,16 @@ absl::StatusOr<JobId> Coordinator::SubmitJob(Moment now, Submission submission,
     }
     for (const auto& [key, id] : queue_) {
       const JobRecord& other = jobs_.at(id).record;
-      if (other.needs.output_directory == submission.needs.output_directory) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("output_directory: ", other.needs.output_directory,
-                         " belongs to the unfinished job jobs/", id.value,
-                         "; choose another, or cancel that job"));
+      const std::string& theirs = other.needs.output_directory;
+      const std::string& ours = submission.needs.output_directory;
+      if (theirs == ours || IsInModelOf(theirs, ours) ||
+          IsInModelOf(ours, theirs)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "output_directory: ", ours,
+            theirs == ours ? " belongs to" : " is in the way of",
+            " the unfinished job jobs/", id.value,
+            theirs == ours ? "" : absl::StrCat(", which writes to ", theirs),
+            "; choose another, or cancel that job"));
       }
     }
     LS_CHECK(jobs_.count(submission.id) == 0);
@@ -404,9 +418,8 @@ absl::Status Coordinator::OnHello(Moment now, SessionId session,
       if (static_cast<int>(workers_.size()) >= options_.worker_count_max &&
           !ForgetALostWorker(effects)) {
         return absl::ResourceExhaustedError(
-            absl::StrCat(workers_.size(),
-                         " workers are known, which is the most that are "
-                         "admitted"));
+            absl::StrCat(CountOf(options_.worker_count_max, "worker"),
+                         " at most are admitted, and that many are known"));
       }
       it = workers_.try_emplace(hello.worker).first;
       it->second.view.id = hello.worker;
@@ -551,6 +564,14 @@ void Coordinator::OnSessionClosed(Moment now, SessionId session, bool leaving,
   End(now, effects);
 }
 
+absl::Duration Coordinator::StepBound(const Generation& generation) const {
+  if (generation.longest_gap == absl::ZeroDuration()) {
+    return options_.step_bound;
+  }
+  return std::min(options_.step_bound,
+                  std::max(options_.lease, 10 * generation.longest_gap));
+}
+
 void Coordinator::ExpireWorker(Moment now, Worker& worker, Effects& effects) {
   if (worker.view.contact == Contact::kLost) {
     Forget(worker, effects);
@@ -564,7 +585,8 @@ void Coordinator::ExpireWorker(Moment now, Worker& worker, Effects& effects) {
         job->generation.has_value() &&
         job->generation->last_commit.has_value() &&
         worker.last_seen < *job->generation->last_commit) {
-      const Instant bound = *job->generation->last_commit + options_.step_bound;
+      const Instant bound =
+          *job->generation->last_commit + StepBound(*job->generation);
       if (now.steady < bound) {
         CloseSessionOf(
             worker, absl::UnavailableError("silent beyond its lease"), effects);
@@ -738,7 +760,12 @@ void Coordinator::NoteCommit(Moment now, Job& job,
                              int64_t committed_step_count) {
   if (committed_step_count <= job.record.committed_step_count) return;
   job.record.committed_step_count = committed_step_count;
-  job.generation->last_commit = now.steady;
+  std::optional<Instant>& last = job.generation->last_commit;
+  if (last.has_value()) {
+    job.generation->longest_gap =
+        std::max(job.generation->longest_gap, now.steady - *last);
+  }
+  last = now.steady;
   dirty_jobs_.insert(job.record.id);
   for (const WorkerId& member : job.record.members) {
     auto it = workers_.find(member);

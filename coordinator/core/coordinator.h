@@ -59,8 +59,10 @@ struct CoordinatorOptions {
   // prepared, and again until every member trains.  Positive.
   absl::Duration forming_timeout = absl::Minutes(10);
 
-  // A silent worker is still believed alive while its generation has committed
-  // a step within this time.  Positive.
+  // A silent worker is still believed alive for so long after a step that its
+  // generation committed: ten times the longest time between two commits that
+  // was seen of the generation, at least the lease, and at most this.
+  // Positive.
   absl::Duration step_bound = absl::Minutes(1);
 
   // How long the members of running generations have to come back after this
@@ -190,6 +192,7 @@ class Coordinator {
     Instant deadline;                    // Of forming.
     bool commit_sent = false;            // CommitOutput was sent.
     std::optional<Instant> last_commit;  // Reported to this coordinator.
+    absl::Duration longest_gap;          // Between two of these; 0 before.
   };
 
   // Who has not come as far in forming as it must before the others go on.
@@ -215,6 +218,8 @@ class Coordinator {
   void Begin(Moment now, Effects& effects);
   void End(Moment now, Effects& effects);
 
+  // How long after a commit the next one is awaited.
+  absl::Duration StepBound(const Generation& generation) const;
   void ExpireWorker(Moment now, Worker& worker, Effects& effects);
   void NoteAlive(Moment now, Worker& worker);  // Renews its lease.
   // False if no worker is lost.

@@ -60,6 +60,7 @@ class RandomRun : public CoordinatorFixture {
   };
   struct ModelGeneration {
     std::optional<Instant> last_commit;
+    absl::Duration longest_gap;
     int64_t committed = 0;
   };
   struct ModelJob {
@@ -147,6 +148,10 @@ void RandomRun::Commit(const WorkerId& id, const GenerationKey& key,
   ModelGeneration& generation = generations_.at(key);
   if (count <= generation.committed) return;
   generation.committed = count;
+  if (generation.last_commit.has_value()) {
+    generation.longest_gap = std::max(generation.longest_gap,
+                                      now().steady - *generation.last_commit);
+  }
   generation.last_commit = now().steady;
   for (const auto& [member, where] : places_) {
     if (where == key) workers_.at(member).faults_in_a_row = 0;
@@ -205,11 +210,15 @@ void RandomRun::Expire() {
     }
     const GenerationKey key = place->second;
     const auto& commit = generations_.at(key).last_commit;
+    const absl::Duration gap = generations_.at(key).longest_gap;
+    absl::Duration bound = options().step_bound;
+    if (gap > absl::ZeroDuration()) {
+      bound = std::min(bound, std::max(options().lease, 10 * gap));
+    }
     if (Job(key.job).state == JobState::kRunning && commit.has_value() &&
-        worker.last_seen < *commit &&
-        now().steady < *commit + options().step_bound) {
+        worker.last_seen < *commit && now().steady < *commit + bound) {
       worker.contact = Contact::kCutOff;
-      worker.deadline = *commit + options().step_bound;
+      worker.deadline = *commit + bound;
       continue;
     }
     Lose(worker);

@@ -754,8 +754,36 @@ TEST_F(CutOffTest, EveryCommitExtendsIt) {
   EXPECT_EQ(b_->contact(), Contact::kCutOff);
   EXPECT_EQ(Job(job).state, JobState::kRunning);
   // Saying an old one again does not.
-  PassWithAOnly(options().step_bound - kInstant);
+  PassWithAOnly(10 * absl::Seconds(3) - kInstant);
   a_->Commits(19);
+  EXPECT_EQ(b_->contact(), Contact::kCutOff);
+  Pass(kInstant);
+  Tick();
+  EXPECT_EQ(b_->contact(), Contact::kLost);
+}
+
+TEST_F(CutOffTest, OfAGenerationOfShortStepsACommitProvesLittle) {
+  const JobId job = TrainWithSilentB();
+  for (int i = 1; i < 5; ++i) {
+    Pass(absl::Milliseconds(200));
+    a_->Commits(i);
+  }
+  // Ten steps would be less than the lease.
+  PassWithAOnly(options().lease - kInstant);
+  EXPECT_EQ(b_->contact(), Contact::kCutOff);
+  Pass(kInstant);
+  Tick();
+  EXPECT_EQ(b_->contact(), Contact::kLost);
+  EXPECT_EQ(Job(job).state, JobState::kRecovering);
+}
+
+TEST_F(CutOffTest, OfLongStepsTheBoundIsTheLongest) {
+  TrainWithSilentB();
+  Pass(absl::Seconds(1));
+  a_->Commits(1);
+  PassWithAOnly(options().step_bound / 2);
+  a_->Commits(2);
+  PassWithAOnly(options().step_bound - kInstant);
   EXPECT_EQ(b_->contact(), Contact::kCutOff);
   Pass(kInstant);
   Tick();

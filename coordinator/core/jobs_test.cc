@@ -74,6 +74,21 @@ TEST_F(JobsTest, AnOutputDirectoryBelongsToOneUnfinishedJobOnly) {
 
   ASSERT_TRUE(Cancel(first).ok());
   EXPECT_TRUE(TrySubmit({.output_directory = "/out/a"}, "c", "s").ok());
+
+  // Nor one that would stand in the way of another's model.
+  for (const char* wrong : {"/out/b/model", "/out/b/model/x", "/out/b"}) {
+    EXPECT_EQ(
+        TrySubmit({.output_directory = wrong}, wrong, "s").status().code(),
+        absl::StatusCode::kFailedPrecondition)
+        << wrong;
+  }
+  ASSERT_TRUE(TrySubmit({.output_directory = "/x/model/y"}, "d", "s").ok());
+  EXPECT_FALSE(TrySubmit({.output_directory = "/x"}, "e", "s").ok());
+  for (const char* right :
+       {"/out/b/models", "/out", "/out/b/c", "/out/bb/model"}) {
+    EXPECT_TRUE(TrySubmit({.output_directory = right}, right, "s").ok())
+        << right;
+  }
 }
 
 TEST_F(JobsTest, UnfinishedJobsAreBounded) {

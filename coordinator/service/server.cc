@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "common/listen_address.h"
 #include "common/status.h"
 #include "coordinator/service/job_service.h"
 #include "coordinator/service/monitor_service.h"

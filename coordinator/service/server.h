@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
-#include "coordinator/service/listen_address.h"
+#include "common/host_port.h"
 #include "coordinator/service/shell.h"
 #include "coordinator/store/store.h"
 

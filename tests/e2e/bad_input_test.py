@@ -222,6 +222,13 @@ class BadInputTest(harness.JobTest):
         self.assertEqual(done.returncode, USAGE)
         self.assertIn("--insecure", done.stderr)
 
+    def test_a_worker_that_nobody_could_reach(self):
+        for host in ("192.0.2.7", "nohost.invalid"):
+            done = self.run_daemon(harness.WORKER, "--coordinator", f"127.0.0.1:{self.port}", "--name", "w9",
+                                   "--listen-host", host, "--insecure")
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn("--listen-host: " + host, done.stderr)
+
     def test_wrong_command_lines(self):
         for command in (["submt"], ["submit"], ["list", "--limit", "x"], ["run", self.data, "--workers", "0"]):
             self.assert_says(self.lockstep(*command, coordinator=False, expect=USAGE))

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/log.h"
 
 namespace lockstep {
 
@@ -37,7 +38,7 @@ std::vector<std::string> OutputLines::Finish() {
 
 void OutputLines::Remember(const std::string& line) {
   absl::string_view text = absl::StripSuffix(line, "\r");
-  if (text.empty()) return;
+  if (text.empty() || IsInfoLine(text)) return;
   last_.push_back(
       text.size() <= kLastLineBytesMax
           ? std::string(text)

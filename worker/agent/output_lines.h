@@ -28,7 +28,8 @@ class OutputLines {
   // The process prints no more: what it left without an end of line, if any.
   std::vector<std::string> Finish();
 
-  // The last lines, oldest first, separated by " | "; empty ones left out.
+  // The last lines, oldest first, separated by " | "; empty ones, and what our
+  // own log says in passing, left out.
   std::string Last() const;
 
  private:

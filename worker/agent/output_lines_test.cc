@@ -71,5 +71,14 @@ TEST(OutputLinesTest, RemembersOnlyTheLastLinesWithinBounds) {
   EXPECT_THAT(lines.Last(), EndsWith("y..."));
 }
 
+TEST(OutputLinesTest, WhatOurLogSaysInPassingIsNoLastWord) {
+  OutputLines lines;
+  const std::string text =
+      "2026-01-31T23:59:59.999Z ERROR no device\n"
+      "2026-01-31T23:59:59.999Z INFO step trace\n";
+  EXPECT_EQ(lines.Append(text).size(), 2u);
+  EXPECT_EQ(lines.Last(), "2026-01-31T23:59:59.999Z ERROR no device");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "worker/trainer/generation.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,7 +63,14 @@ void Generation::Tell(Phase phase) {
 }
 
 void Generation::Run() {
-  const absl::Status status = RunToTheEnd();
+  const absl::Status status = [&]() -> absl::Status {
+    try {
+      return RunToTheEnd();
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("not enough memory while ", PhaseName(held_.phase)));
+    }
+  }();
   if (status.ok()) return;
   {
     MutexLock lock(&mutex_);

@@ -155,9 +155,33 @@ absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
       !status.ok()) {
     return Annotate(status, "output_directory");
   }
+  // Now, and not when the disk has filled up.
+  nlohmann::json marker;
+  marker["job"] = key.job.value;
+  marker["generation"] = key.generation;
+  if (absl::Status status = WriteNewFile(absl::StrCat(folder, "/", kMarkerName),
+                                         marker.dump(1) + "\n");
+      !status.ok()) {
+    return Annotate(status, "output_directory");
+  }
   // Some network file systems have no locks; then leftovers just stay.
   output->nonce_lock_ = TryLockNonce(folder);
   return output;
+}
+
+void OutputDirectory::RemoveLeftovers(const std::string& output_directory,
+                                      const JobId& job) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(output_directory, error), end;
+       !error && it != end; it.increment(error)) {
+    const auto owner = OwnerOfFolder(it->path().filename().string());
+    if (owner.has_value() && owner->job == job &&
+        TryLockNonce(it->path().string()).has_value()) {
+      leftovers.push_back(it->path());
+    }
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
 
 absl::Status OutputDirectory::Verify(const std::string& output_directory,
@@ -175,6 +199,7 @@ absl::Status OutputDirectory::Verify(const std::string& output_directory,
 }
 
 OutputDirectory::~OutputDirectory() {
+  if (keep_) return;
   std::error_code ignored;
   fs::remove_all(absl::StrCat(output_directory_, "/", nonce_), ignored);
   // Fails, as it should, when something is in it.
@@ -185,26 +210,41 @@ std::string OutputDirectory::model_path() const {
   return absl::StrCat(output_directory_, "/", nonce_, "/model");
 }
 
-absl::Status OutputDirectory::Commit() {
-  if (committed_ || already_committed_) return absl::OkStatus();
-  nlohmann::json marker;
-  marker["job"] = key_.job.value;
-  marker["generation"] = key_.generation;
-  const std::string marker_path = absl::StrCat(model_path(), "/", kMarkerName);
+absl::Status OutputDirectory::Publish(const std::string& path) {
+  const std::string from =
+      absl::StrCat(output_directory_, "/", nonce_, "/", kMarkerName);
   std::error_code error;
-  if (!fs::exists(marker_path, error)) {
-    RETURN_IF_ERROR(WriteNewFile(marker_path, marker.dump(1) + "\n"));
+  if (fs::exists(from, error)) {
+    fs::rename(from, absl::StrCat(model_path(), "/", kMarkerName), error);
+    if (error) return SystemError(absl::StrCat("cannot rename ", from), error);
     RETURN_IF_ERROR(SyncFolder(model_path()));
   }
+  return PublishFolder(model_path(), path);
+}
+
+absl::Status OutputDirectory::Commit() {
+  if (committed_ || already_committed_) return absl::OkStatus();
   const std::string model = absl::StrCat(output_directory_, "/model");
-  const absl::Status status = PublishFolder(model_path(), model);
+  const absl::Status status = Publish(model);
   // An earlier generation, cut off from the coordinator, may have been told to
   // commit and done so meanwhile: the same bits.
   if (!status.ok() &&
       !(absl::IsAlreadyExists(status) && OwnerOf(model) == key_.job.value)) {
-    return Annotate(status, "output_directory");
+    const std::string elsewhere = absl::StrCat(model, "-", key_.job.value);
+    keep_ = !Publish(elsewhere).ok();
+    // Without its nonce it is nobody's leftover.
+    std::error_code ignored;
+    if (keep_) {
+      fs::remove(absl::StrCat(output_directory_, "/", nonce_, "/nonce"),
+                 ignored);
+    }
+    return Annotate(status,
+                    absl::StrCat("output_directory: the trained model could "
+                                 "not be put in its place and is in ",
+                                 keep_ ? model_path() : elsewhere));
   }
   committed_ = true;
+  std::error_code error;
   // At once, and not at the end of this object: the process may be killed as
   // soon as the coordinator knows that the job is done.
   fs::remove_all(absl::StrCat(output_directory_, "/", nonce_), error);

@@ -49,8 +49,8 @@ class OutputDirectory {
   static absl::Status Verify(const std::string& output_directory,
                              const std::string& nonce);
 
-  // Removes this generation's folder, and OUT itself if that leaves it empty
-  // and Claim made it.
+  // Removes this generation's folder, but for a model that could not be
+  // committed, and OUT itself if that leaves it empty and Claim made it.
   ~OutputDirectory();
 
   // OUT/model is this job's, from an earlier generation.
@@ -63,7 +63,18 @@ class OutputDirectory {
   std::string model_path() const;
 
   // Renames the model's folder to OUT/model, durably.  Again after success: OK.
+  //
+  // A model that cannot be put there is not thrown away: it goes to
+  // OUT/model-JOB, or stays where it is, and the error says which.
+  //
+  // Errors:
+  //   AlreadyExists: OUT/model has come to be meanwhile.
+  //   Otherwise: as the disk says.
   absl::Status Commit();
+
+  // Removes what dead ranks of `job` left in `output_directory`.
+  static void RemoveLeftovers(const std::string& output_directory,
+                              const JobId& job);
 
  private:
   OutputDirectory(std::string output_directory, GenerationKey key,
@@ -72,6 +83,8 @@ class OutputDirectory {
         key_(std::move(key)),
         nonce_(std::move(nonce)) {}
 
+  absl::Status Publish(const std::string& path);
+
   const std::string output_directory_;
   const GenerationKey key_;
   const std::string nonce_;
@@ -79,6 +92,7 @@ class OutputDirectory {
   bool made_directory_ = false;
   bool already_committed_ = false;
   bool committed_ = false;
+  bool keep_ = false;  // A model is in the folder that goes nowhere else.
 };
 
 }  // namespace lockstep

@@ -83,8 +83,64 @@ TEST(OutputDirectoryTest, AModelThatAppearsMeanwhileIsNotOverwritten) {
   fs::create_directory(folder.Path("model"));
   folder.Write("model/weights", "precious");
 
-  EXPECT_EQ(output->Commit().code(), absl::StatusCode::kAlreadyExists);
+  const absl::Status status = output->Commit();
+  output.reset();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(folder.Read("model/weights"), "precious");
+  // What was trained is not lost.
+  EXPECT_EQ(folder.Read("model-j-one/weights"), "mine");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is in " + folder.Path("model-j-one")));
+  EXPECT_EQ(CountEntries(folder.path()), 2);
+}
+
+TEST(OutputDirectoryTest, AModelThatCanGoNowhereStays) {
+  TestFolder folder;
+  auto output = MustClaim(folder.path(), Key(1));
+  WriteModel(*output, "mine");
+  const std::string path = output->model_path();
+  for (const char* name : {"model", "model-j-one"}) {
+    fs::create_directory(folder.Path(name));
+    folder.Write(std::string(name) + "/weights", "precious");
+  }
+
+  const absl::Status status = output->Commit();
+  output.reset();
+  MustClaim(folder.Path("model/other"), Key(1, "j-two"));
+
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is in " + path));
+  EXPECT_TRUE(fs::exists(path + "/weights"));
+}
+
+TEST(OutputDirectoryTest, NothingIsLeftToWriteAtTheEnd) {
+  TestFolder folder;
+  auto output = MustClaim(folder.path(), Key(1));
+  WriteModel(*output, "mine");
+  const std::string marker =
+      folder.Read(output->nonce() + std::string("/lockstep.json"));
+
+  ASSERT_TRUE(output->Commit().ok());
+
+  EXPECT_EQ(folder.Read("model/lockstep.json"), marker);
+  EXPECT_THAT(marker, HasSubstr("j-one"));
+}
+
+TEST(OutputDirectoryTest, LeftoversOfOneJobCanBeRemoved) {
+  TestFolder folder;
+  for (const char* name : {".lockstep-j-one-g1-ff", ".lockstep-j-two-g1-ff"}) {
+    fs::create_directories(folder.Path(name) + "/model");
+    folder.Write(std::string(name) + "/nonce", name);
+  }
+  const auto alive = MustClaim(folder.Path("alive"), Key(2));
+
+  OutputDirectory::RemoveLeftovers(folder.path(), JobId{"j-one"});
+  OutputDirectory::RemoveLeftovers(folder.Path("alive"), JobId{"j-one"});
+  OutputDirectory::RemoveLeftovers(folder.Path("nowhere"), JobId{"j-one"});
+
+  EXPECT_FALSE(fs::exists(folder.Path(".lockstep-j-one-g1-ff")));
+  EXPECT_TRUE(fs::exists(folder.Path(".lockstep-j-two-g1-ff")));
+  EXPECT_TRUE(fs::exists(folder.Path("alive/" + alive->nonce())));
 }
 
 TEST(OutputDirectoryTest, AJobKnowsItsOwnResultAgain) {

@@ -1,4 +1,4 @@
-#include "coordinator/service/listen_address.h"
+#include "common/listen_address.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -42,7 +42,8 @@ absl::Status ProbeListenAddress(const HostPort& address) {
         listen(probe, 1) != 0) {
       status = absl::FailedPreconditionError(absl::StrCat(
           address.ToString(), ": cannot listen: ", std::strerror(errno),
-          "; choose another --listen, or stop what has it"));
+          errno == EADDRINUSE ? "; choose another port, or stop what has it"
+                              : ""));
     }
     close(probe);
   }

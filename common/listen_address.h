@@ -1,6 +1,6 @@
-// Where a coordinator may listen, and whether it can.
-#ifndef COORDINATOR_SERVICE_LISTEN_ADDRESS_H_
-#define COORDINATOR_SERVICE_LISTEN_ADDRESS_H_
+// Where a daemon may listen, and whether it can.
+#ifndef COMMON_LISTEN_ADDRESS_H_
+#define COMMON_LISTEN_ADDRESS_H_
 
 #include "absl/status/status.h"
 #include "common/host_port.h"
@@ -20,4 +20,4 @@ absl::Status ProbeListenAddress(const HostPort& address);
 
 }  // namespace lockstep
 
-#endif  // COORDINATOR_SERVICE_LISTEN_ADDRESS_H_
+#endif  // COMMON_LISTEN_ADDRESS_H_

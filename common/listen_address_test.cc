@@ -1,4 +1,4 @@
-#include "coordinator/service/listen_address.h"
+#include "common/listen_address.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
