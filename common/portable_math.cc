@@ -89,6 +89,37 @@ double PortableLog(double x) {
   return e * kLn2High + (f + (tail + e * kLn2Low));
 }
 
+double PortableExp(double x) {
+  LS_CHECK(-700 <= x && x <= 700);
+  // x = n ln 2 + r, |r| <= ln 2 / 2; n times the first part of ln 2, whose 20
+  // low bits are zero, is exact.
+  constexpr double kInverseLn2 = 1.44269504088896340736;
+  constexpr double kLn2High = 0x1.62e42fefp-1;
+  constexpr double kLn2Low = 0x1.473de6af278edp-34;
+  const double scaled = x * kInverseLn2;
+  const auto n = static_cast<int64_t>(scaled + (scaled < 0 ? -0.5 : 0.5));
+  const double r = (x - static_cast<double>(n) * kLn2High) -
+                   static_cast<double>(n) * kLn2Low;
+  // The Taylor series; the first term left out is below 2^-57 of the result.
+  double sum = 1.0 / 87178291200;  // 14!
+  sum = sum * r + 1.0 / 6227020800;
+  sum = sum * r + 1.0 / 479001600;
+  sum = sum * r + 1.0 / 39916800;
+  sum = sum * r + 1.0 / 3628800;
+  sum = sum * r + 1.0 / 362880;
+  sum = sum * r + 1.0 / 40320;
+  sum = sum * r + 1.0 / 5040;
+  sum = sum * r + 1.0 / 720;
+  sum = sum * r + 1.0 / 120;
+  sum = sum * r + 1.0 / 24;
+  sum = sum * r + 1.0 / 6;
+  sum = sum * r + 0.5;
+  const double small = 1 + (r + r * (r * sum));
+  const auto power =
+      std::bit_cast<double>(static_cast<uint64_t>(n + 1023) << 52);
+  return small * power;
+}
+
 double PortableCosPi(double x) { return SinPiQuarters(x, 1); }
 double PortableSinPi(double x) { return SinPiQuarters(x, 0); }
 

@@ -13,6 +13,9 @@ namespace lockstep {
 // The natural logarithm.  x must be positive, finite and normal.
 double PortableLog(double x);
 
+// e^x.  |x| must be at most 700.
+double PortableExp(double x);
+
 // cos(pi x) and sin(pi x).  |x| must be at most 2^50.  Errors are relative to
 // the larger of 2^-52 and the result.
 double PortableCosPi(double x);

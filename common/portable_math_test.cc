@@ -38,6 +38,19 @@ TEST(PortableMathTest, LogIsWithinTwoUnits) {
             std::log(std::numeric_limits<double>::max()));
 }
 
+TEST(PortableMathTest, ExpIsWithinTwoUnits) {
+  double worst = 0;
+  for (uint64_t i = 0; i < 200'000; ++i) {
+    const PhiloxBlock w = RandomBlock(3, RandomPurpose::kSampling, 0, i);
+    const double x = (UniformFrom(w[0]) - 0.5) * (i % 2 == 0 ? 1400 : 2);
+    worst = std::max(
+        worst, ErrorUlps(PortableExp(x), std::exp(static_cast<long double>(x)),
+                         false));
+  }
+  EXPECT_LT(worst, 2);
+  EXPECT_EQ(PortableExp(0), 1);
+}
+
 TEST(PortableMathTest, SineAndCosineAreWithinTwoUnitsOfOne) {
   const long double pi = 3.14159265358979323846264338327950288L;
   double worst = 0;
@@ -64,6 +77,7 @@ TEST(PortableMathTest, BitsAreTheSameEverywhere) {
   EXPECT_EQ(std::bit_cast<uint64_t>(PortableLog(0.3)), 0xbff34378fcbda721);
   EXPECT_EQ(std::bit_cast<uint64_t>(PortableLog(12345.678)),
             0x4022d79559791e31);
+  EXPECT_EQ(std::bit_cast<uint64_t>(PortableExp(-3.7)), 0x3f99511fc6871044);
   EXPECT_EQ(std::bit_cast<uint64_t>(PortableCosPi(0.1)), 0x3fee6f0e13445500);
   EXPECT_EQ(std::bit_cast<uint64_t>(PortableCosPi(0.7)), 0xbfe2cf2304755a5d);
   EXPECT_EQ(std::bit_cast<uint64_t>(PortableSinPi(0.1)), 0x3fd3c6ef372fe94f);

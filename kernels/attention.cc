@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/attention.h"
@@ -9,10 +10,17 @@ namespace lockstep::kernels {
 namespace {
 
 absl::Status CheckShape(const char* kernel, const AttentionShape& s) {
-  return CheckSizes(kernel, {{"row_count", s.row_count},
-                             {"sequence_length", s.sequence_length},
-                             {"head_count", s.head_count},
-                             {"head_width", s.head_width}});
+  RETURN_IF_ERROR(CheckSizes(kernel, {{"row_count", s.row_count},
+                                      {"sequence_length", s.sequence_length},
+                                      {"head_count", s.head_count},
+                                      {"head_width", s.head_width}}));
+  if (s.head_count > 0 && (s.key_value_head_count < 1 ||
+                           s.head_count % s.key_value_head_count != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kernel, ": key_value_head_count=", s.key_value_head_count,
+                     ": expected a divisor of head_count=", s.head_count));
+  }
+  return absl::OkStatus();
 }
 
 bool IsEmpty(const AttentionShape& s) {

@@ -1,7 +1,8 @@
 // Causal self-attention of all heads, forward and backward, without ever
 // holding a sequence's (T, T) scores: they are computed for some rows at a time
 // and again in backward, from the saved log-sum-exp (as Dao et al. do,
-// arXiv:2205.14135).
+// arXiv:2205.14135).  Consecutive query heads may share a head of keys and
+// values (Ainslie et al., arXiv:2305.13245).
 //
 // All pointers are device memory of any float alignment; arrays do not overlap.
 // The bits of a row and head depend on its queries, keys and values alone, not
@@ -19,9 +20,15 @@ namespace lockstep::kernels {
 struct AttentionShape {
   int64_t row_count = 0;  // Sequences; 0 is a no-op.
   int64_t sequence_length = 0;
-  int64_t head_count = 0;
+  int64_t head_count = 0;  // Of queries.
+  // Of keys and of values; divides head_count: query head h reads the head
+  // h / (head_count / key_value_head_count).
+  int64_t key_value_head_count = 0;
   int64_t head_width = 0;
+
   int64_t width() const { return head_count * head_width; }
+  int64_t key_value_width() const { return key_value_head_count * head_width; }
+  int64_t qkv_width() const { return width() + 2 * key_value_width(); }
 };
 
 // Elements of `workspace` below, for a stream of this device.
@@ -32,9 +39,8 @@ int64_t AttentionWorkspace(Device& device, const AttentionShape& shape);
 //   p[t, s] = softmax over s of (q[t] . k[s] / sqrt(head_width))
 //   out[t]  = sum over s of p[t, s] v[s]
 //
-// qkv:         (row_count, sequence_length, 3 width) read: queries of all
-// heads,
-//              then keys, then values
+// qkv:         (row_count, sequence_length, qkv_width) read: the queries of all
+//              heads, then their keys, then values
 // out:         (row_count, sequence_length, width) written
 // log_sum_exp: (row_count, head_count, sequence_length) written: of the scaled
 //              scores
@@ -47,7 +53,7 @@ absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
 //
 // qkv, out, log_sum_exp: as Forward left them, read
 // out_gradient: (row_count, sequence_length, width) read
-// qkv_gradient: (row_count, sequence_length, 3 width) written
+// qkv_gradient: (row_count, sequence_length, qkv_width) written
 // workspace:    (AttentionWorkspace) overwritten
 absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
                                const float* qkv, const float* out,

@@ -10,8 +10,11 @@ namespace {
 // and value.
 int64_t At(const AttentionShape& s, int64_t row, int64_t t, int which,
            int64_t h) {
-  return ((row * s.sequence_length + t) * 3 + which) * s.width() +
-         h * s.head_width;
+  const int64_t token = (row * s.sequence_length + t) * s.qkv_width();
+  if (which == 0) return token + h * s.head_width;
+  const int64_t shared = h / (s.head_count / s.key_value_head_count);
+  return token + s.width() + (which - 1) * s.key_value_width() +
+         shared * s.head_width;
 }
 
 // p[t, 0..t], and the log-sum-exp of the scores behind it.

@@ -40,7 +40,7 @@ Result RunBoth(Stream& stream, const AttentionShape& s,
 }
 
 std::vector<float> Qkv(const AttentionShape& s) {
-  return RandomFloats(1, s.row_count * s.sequence_length * 3 * s.width());
+  return RandomFloats(1, s.row_count * s.sequence_length * s.qkv_width());
 }
 
 std::vector<float> OutGradient(const AttentionShape& s) {
@@ -49,9 +49,10 @@ std::vector<float> OutGradient(const AttentionShape& s) {
 
 TEST_P(AttentionTest, FollowsTheFormula) {
   const AttentionShape shapes[] = {
-      {0, 5, 2, 16},  {1, 1, 1, 16},  {2, 37, 3, 16},
-      {1, 37, 2, 64}, {3, 64, 2, 80}, {1, 65, 1, 128},
-      {2, 1, 2, 80},  {1, 130, 2, 5}, {1, 1000, 1, 64}};
+      {0, 5, 2, 2, 16},  {1, 1, 1, 1, 16},  {2, 37, 3, 3, 16},
+      {1, 37, 2, 2, 64}, {3, 64, 2, 2, 80}, {1, 65, 1, 1, 128},
+      {2, 1, 2, 2, 80},  {1, 130, 2, 2, 5}, {1, 1000, 1, 1, 64},
+      {2, 70, 4, 2, 16}, {1, 70, 6, 2, 64}, {2, 37, 5, 1, 80}};
   for (const AttentionShape& s : shapes) {
     const std::vector<float> qkv = Qkv(s);
     const std::vector<float> g = OutGradient(s);
@@ -79,13 +80,13 @@ TEST_P(AttentionTest, FollowsTheFormula) {
 }
 
 TEST_P(AttentionTest, LaterPositionsHaveNoSay) {
-  const AttentionShape s{1, 100, 2, 16};
+  const AttentionShape s{1, 100, 2, 1, 16};
   const std::vector<float> qkv = Qkv(s);
   const std::vector<float> g = OutGradient(s);
   const Result before = RunBoth(StreamOf(1), s, qkv, g);
   for (const int64_t position : {1, 63, 64, 99}) {
     std::vector<float> changed = qkv;
-    for (int64_t i = position * 3 * s.width(); i < std::ssize(qkv); ++i) {
+    for (int64_t i = position * s.qkv_width(); i < std::ssize(qkv); ++i) {
       changed[i] += 1;
     }
     const Result after = RunBoth(StreamOf(1), s, changed, g);
@@ -98,11 +99,11 @@ TEST_P(AttentionTest, LaterPositionsHaveNoSay) {
 }
 
 TEST_P(AttentionTest, ARowDoesNotDependOnItsNeighbours) {
-  const AttentionShape s{3, 37, 2, 16};
+  const AttentionShape s{3, 37, 2, 2, 16};
   const std::vector<float> qkv = Qkv(s);
   const std::vector<float> g = OutGradient(s);
   const Result whole = RunBoth(StreamOf(2), s, qkv, g);
-  const AttentionShape one{1, 37, 2, 16};
+  const AttentionShape one{1, 37, 2, 2, 16};
   for (int64_t row = 0; row < 3; ++row) {
     const auto part = [&](const std::vector<float>& v) {
       const int64_t n = std::ssize(v) / 3;
@@ -115,7 +116,7 @@ TEST_P(AttentionTest, ARowDoesNotDependOnItsNeighbours) {
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
-  const AttentionShape s{1, 40, 1, 16};
+  const AttentionShape s{1, 40, 1, 1, 16};
   std::vector<float> qkv = Qkv(s);
   for (float& v : qkv) v *= 100;
   const Result r = RunBoth(StreamOf(1), s, qkv, OutGradient(s));
@@ -127,10 +128,10 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
 }
 
 TEST_P(AttentionTest, ANanReachesEverythingThatSeesIt) {
-  const AttentionShape s{1, 70, 1, 16};
+  const AttentionShape s{1, 70, 1, 1, 16};
   for (const int which : {0, 1, 2}) {
     std::vector<float> qkv = Qkv(s);
-    qkv[30 * 3 * s.width() + which * s.width() + 3] =
+    qkv[30 * s.qkv_width() + which * s.width() + 3] =
         std::numeric_limits<float>::quiet_NaN();
     const Result r = RunBoth(StreamOf(1), s, qkv, OutGradient(s));
     // A query is seen by its own position, keys and values by all later ones.
@@ -141,7 +142,7 @@ TEST_P(AttentionTest, ANanReachesEverythingThatSeesIt) {
 }
 
 TEST(AttentionReferenceTest, BackwardIsTheSlopeOfForward) {
-  const AttentionShape s{2, 5, 2, 3};
+  const AttentionShape s{2, 5, 4, 2, 3};
   std::vector<double> qkv = ToDouble(Qkv(s));
   const std::vector<double> g = ToDouble(OutGradient(s));
   const auto loss = [&] {
@@ -165,12 +166,15 @@ TEST(AttentionReferenceTest, BackwardIsTheSlopeOfForward) {
 TEST_P(AttentionTest, WrongArgumentsAreRefused) {
   float f[3] = {};
   Stream& s = StreamOf(1);
-  EXPECT_EQ(AttentionForward(s, {1, 1, 1, -1}, f, f, f, f).code(),
+  EXPECT_EQ(AttentionForward(s, {1, 1, 1, 1, -1}, f, f, f, f).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(AttentionForward(s, {1, 1, 1, 1}, f, f, nullptr, f).code(),
+  EXPECT_EQ(AttentionForward(s, {1, 1, 1, 1, 1}, f, f, nullptr, f).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(AttentionBackward(s, {1, 1, 1, 1}, f, f, f, f, nullptr, f).code(),
+  EXPECT_EQ(AttentionForward(s, {1, 1, 3, 2, 1}, f, f, f, f).code(),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      AttentionBackward(s, {1, 1, 1, 1, 1}, f, f, f, f, nullptr, f).code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -18,10 +18,8 @@ absl::Status EmbeddingForward(Stream& stream, const int32_t* tokens,
                                      {"sequence_length", sequence_length},
                                      {"width", width}}));
   if (row_count * sequence_length * width == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckPointers(kName, {{"tokens", tokens},
-                                        {"token_table", token_table},
-                                        {"position_table", position_table},
-                                        {"out", out}}));
+  RETURN_IF_ERROR(CheckPointers(
+      kName, {{"tokens", tokens}, {"token_table", token_table}, {"out", out}}));
   switch (stream.backend()) {
     case Backend::kCpu:
       cpu::EmbeddingForward(cpu::PoolOf(stream), tokens, token_table,

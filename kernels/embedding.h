@@ -13,11 +13,12 @@
 
 namespace lockstep::kernels {
 
-// out[r, t] = token_table[tokens[r, t]] + position_table[t]
+// out[r, t] = token_table[tokens[r, t]] + position_table[t]; without a
+// position_table, just the first.
 //
 // tokens:         (row_count, sequence_length) read
 // token_table:    (vocabulary, width) read
-// position_table: (at least sequence_length, width) read
+// position_table: (at least sequence_length, width) read; may be null
 // out:            (row_count, sequence_length, width) written
 absl::Status EmbeddingForward(Stream& stream, const int32_t* tokens,
                               const float* token_table,

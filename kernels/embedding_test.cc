@@ -49,6 +49,21 @@ TEST_P(EmbeddingTest, ForwardAddsTokenAndPosition) {
   }
 }
 
+TEST_P(EmbeddingTest, WithoutPositionsItIsTheTokensRow) {
+  const int64_t rows = 3, length = 37, width = 17;
+  const std::vector<int32_t> tokens = RandomTokens(rows * length);
+  const std::vector<float> table = RandomFloats(1, kVocabulary * width);
+  std::vector<float> out(rows * length * width), expected;
+  for (const int32_t token : tokens) {
+    expected.insert(expected.end(), table.begin() + token * width,
+                    table.begin() + (token + 1) * width);
+  }
+  ASSERT_TRUE(EmbeddingForward(StreamOf(2), tokens.data(), table.data(),
+                               nullptr, rows, length, width, out.data())
+                  .ok());
+  EXPECT_TRUE(BitEqual(out, expected));
+}
+
 TEST_P(EmbeddingTest, BackwardAddsUpWhereTokensAndPositionsOccur) {
   const int64_t position_max = 40;
   for (const int64_t rows : {0, 1, 7}) {
@@ -109,7 +124,7 @@ TEST_P(EmbeddingTest, WrongArgumentsAreRefused) {
   Stream& s = StreamOf(1);
   float f = 0;
   int32_t token = 0;
-  EXPECT_EQ(EmbeddingForward(s, &token, &f, nullptr, 1, 1, 1, &f).code(),
+  EXPECT_EQ(EmbeddingForward(s, &token, nullptr, &f, 1, 1, 1, &f).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(TokenEmbeddingBackward(s, nullptr, &f, 1, 1, 1, &f).code(),
             absl::StatusCode::kInvalidArgument);

@@ -30,9 +30,9 @@ int64_t BiasGeluWorkspace(int64_t row_count, int64_t width);
 // gradient = gradient x gelu'(x + bias); bias_gradient = its sum over rows.
 //
 // x, bias:       as in Forward, read
-// gradient:      (row_count, width) of Forward's out, overwritten with that of
-// x bias_gradient: (width) written workspace:     (BiasGeluWorkspace)
-// overwritten
+// gradient:      (row_count, width) of Forward's out, overwritten with x's
+// bias_gradient: (width) written
+// workspace:     (BiasGeluWorkspace) overwritten
 absl::Status BiasGeluBackward(Stream& stream, const float* x, const float* bias,
                               int64_t row_count, int64_t width, float* gradient,
                               float* bias_gradient, float* workspace);

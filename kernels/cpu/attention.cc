@@ -126,12 +126,13 @@ struct Head {
 
 Head HeadOf(const AttentionShape& s, const float* qkv, int64_t row,
             int64_t head) {
-  const float* const query =
-      qkv + row * s.sequence_length * 3 * s.width() + head * s.head_width;
-  return {.query = query,
-          .key = query + s.width(),
-          .value = query + 2 * s.width(),
-          .stride = 3 * s.width()};
+  const float* const token = qkv + row * s.sequence_length * s.qkv_width();
+  const int64_t shared = head / (s.head_count / s.key_value_head_count);
+  const float* const key = token + s.width() + shared * s.head_width;
+  return {.query = token + head * s.head_width,
+          .key = key,
+          .value = key + s.key_value_width(),
+          .stride = s.qkv_width()};
 }
 
 absl::Status ForwardHead(const AttentionShape& s, const Head& head, float* out,
@@ -163,10 +164,12 @@ absl::Status ForwardHead(const AttentionShape& s, const Head& head, float* out,
   return absl::OkStatus();
 }
 
-absl::Status BackwardHead(const AttentionShape& s, const Head& head,
+// Of one query head.  With `first` the gradients of its keys and values are
+// written, else added to.
+absl::Status BackwardHead(const AttentionShape& s, const Head& head, bool first,
                           const float* out, const float* log_sum_exp,
                           const float* out_gradient, float* query_gradient,
-                          float* scores) {
+                          float* key_gradient, float* scores) {
   const auto dot = LS_DISPATCH(Dot);
   const auto softmax_gradient = LS_DISPATCH(SoftmaxGradientRow);
   const auto scale =
@@ -174,15 +177,14 @@ absl::Status BackwardHead(const AttentionShape& s, const Head& head,
   const int64_t stride = head.stride;
   const int64_t score_stride = ScoreStride(s);
   float* const score_gradient = scores + ScoreElements(s);
-  float* const key_gradient = query_gradient + s.width();
-  float* const value_gradient = query_gradient + 2 * s.width();
+  float* const value_gradient = key_gradient + s.key_value_width();
   // From the last block, which meets all keys and so writes all their
   // gradients first; the others add to them.
   const int64_t last = (s.sequence_length - 1) / kQueryBlock * kQueryBlock;
   for (int64_t begin = last; begin >= 0; begin -= kQueryBlock) {
     const int64_t end = std::min(begin + kQueryBlock, s.sequence_length);
     const int64_t count = end - begin;
-    const float beta = begin == last ? 0 : 1;
+    const float beta = first && begin == last ? 0 : 1;
     const MatMulInput queries{head.query + begin * stride, stride};
     const MatMulInput out_rows{out_gradient + begin * s.width(), s.width()};
     RETURN_IF_ERROR(Sgemm(count, end, s.head_width, scale, queries,
@@ -238,17 +240,25 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
                                const float* out_gradient, float* qkv_gradient,
                                float* workspace) {
   FirstError error;
-  pool.ParallelFor(s.row_count * s.head_count, [&](int64_t i, int thread) {
-    const int64_t row = i / s.head_count;
-    const int64_t head = i % s.head_count;
-    const int64_t at =
-        row * s.sequence_length * s.width() + head * s.head_width;
-    error.Update(
-        BackwardHead(s, HeadOf(s, qkv, row, head), out + at,
-                     log_sum_exp + i * s.sequence_length, out_gradient + at,
-                     qkv_gradient + row * s.sequence_length * 3 * s.width() +
-                         head * s.head_width,
-                     workspace + thread * AttentionWorkspace(s)));
+  const int64_t group = s.head_count / s.key_value_head_count;
+  // The heads that share keys, one after the other.
+  const int64_t group_count = s.row_count * s.key_value_head_count;
+  pool.ParallelFor(group_count, [&](int64_t i, int thread) {
+    const int64_t row = i / s.key_value_head_count;
+    const int64_t shared = i % s.key_value_head_count;
+    float* const gradient =
+        qkv_gradient + row * s.sequence_length * s.qkv_width();
+    for (int64_t member = 0; member < group; ++member) {
+      const int64_t head = shared * group + member;
+      const int64_t at =
+          row * s.sequence_length * s.width() + head * s.head_width;
+      error.Update(BackwardHead(
+          s, HeadOf(s, qkv, row, head), member == 0, out + at,
+          log_sum_exp + (row * s.head_count + head) * s.sequence_length,
+          out_gradient + at, gradient + head * s.head_width,
+          gradient + s.width() + shared * s.head_width,
+          workspace + thread * AttentionWorkspace(s)));
+    }
   });
   return error.Take();
 }

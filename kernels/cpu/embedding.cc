@@ -41,6 +41,12 @@ void EmbeddingForward(ThreadPool& pool, const int32_t* tokens,
   ParallelForBlocks(pool, row_count * sequence_length, 64,
                     [&](int64_t begin, int64_t end, int) {
                       for (int64_t i = begin; i < end; ++i) {
+                        if (position_table == nullptr) {
+                          std::memcpy(out + i * width,
+                                      token_table + tokens[i] * width,
+                                      width * sizeof(float));
+                          continue;
+                        }
                         add(token_table + tokens[i] * width,
                             position_table + i % sequence_length * width, width,
                             out + i * width);
