@@ -48,19 +48,7 @@ class LayoutBuilder {
   Layout layout_;
 };
 
-}  // namespace
-
-int Layout::Find(TensorRole role, int layer) const {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].role == role && tensors[i].layer == layer) {
-      return static_cast<int>(i);
-    }
-  }
-  return -1;
-}
-
-Layout MakeLayout(const ModelConfig& c) {
-  LS_CHECK(ValidateModelConfig(c).ok());
+Layout MakeGpt2Layout(const ModelConfig& c) {
   using R = TensorRole;
   const std::string top = "transformer.";
   LayoutBuilder b;
@@ -96,6 +84,65 @@ Layout MakeLayout(const ModelConfig& c) {
     b.Add(R::kHeadWeight, -1, "lm_head.weight", {c.vocabulary, c.width});
   }
   return b.Take();
+}
+
+Layout MakeLlamaLayout(const ModelConfig& c) {
+  using R = TensorRole;
+  LayoutBuilder b;
+  const auto linear = [&b](R weight, R bias, int layer, const std::string& name,
+                           int64_t in, int64_t out, bool has_bias) {
+    b.Add(weight, layer, name + ".weight", {out, in});
+    if (has_bias) b.Add(bias, layer, name + ".bias", {out});
+  };
+
+  b.BeginUnit("embedding");
+  b.Add(R::kTokenEmbedding, -1, "model.embed_tokens.weight",
+        {c.vocabulary, c.width});
+
+  for (int i = 0; i < c.layer_count; ++i) {
+    b.BeginUnit(absl::StrCat("block.", i));
+    const std::string h = absl::StrCat("model.layers.", i, ".");
+    b.Add(R::kNorm1Weight, i, h + "input_layernorm.weight", {c.width});
+    linear(R::kQueryWeight, R::kQueryBias, i, h + "self_attn.q_proj", c.width,
+           c.query_width(), c.qkv_bias);
+    linear(R::kKeyWeight, R::kKeyBias, i, h + "self_attn.k_proj", c.width,
+           c.key_value_width(), c.qkv_bias);
+    linear(R::kValueWeight, R::kValueBias, i, h + "self_attn.v_proj", c.width,
+           c.key_value_width(), c.qkv_bias);
+    linear(R::kAttentionOutWeight, R::kAttentionOutBias, i,
+           h + "self_attn.o_proj", c.query_width(), c.width,
+           c.attention_out_bias);
+    b.Add(R::kNorm2Weight, i, h + "post_attention_layernorm.weight", {c.width});
+    linear(R::kGateWeight, R::kGateBias, i, h + "mlp.gate_proj", c.width,
+           c.inner_width, c.inner_bias);
+    linear(R::kInnerWeight, R::kInnerBias, i, h + "mlp.up_proj", c.width,
+           c.inner_width, c.inner_bias);
+    linear(R::kOuterWeight, R::kOuterBias, i, h + "mlp.down_proj",
+           c.inner_width, c.width, c.inner_bias);
+  }
+
+  b.BeginUnit("head");
+  b.Add(R::kFinalNormWeight, -1, "model.norm.weight", {c.width});
+  if (!c.tied_head) {
+    b.Add(R::kHeadWeight, -1, "lm_head.weight", {c.vocabulary, c.width});
+  }
+  return b.Take();
+}
+
+}  // namespace
+
+Layout MakeLayout(const ModelConfig& c) {
+  LS_CHECK(ValidateModelConfig(c).ok());
+  return c.is_gpt2() ? MakeGpt2Layout(c) : MakeLlamaLayout(c);
+}
+
+int Layout::Find(TensorRole role, int layer) const {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].role == role && tensors[i].layer == layer) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
 }
 
 std::vector<FlatRange> CutBuckets(const FlatRange& unit,

@@ -20,24 +20,35 @@ namespace lockstep {
 // Elements; 64 bytes of float32.
 inline constexpr int64_t kTensorAlignment = 16;
 
+// Weights of products are stored as their family's files have them: GPT-2's
+// in x out, the others' out x in.  A tensor that the config does not ask for is
+// absent.
 enum class TensorRole {
-  kTokenEmbedding,      // (vocabulary, width)
-  kPositionEmbedding,   // (position_max, width)
-  kNorm1Weight,         // (width)
-  kNorm1Bias,           // (width)
-  kQkvWeight,           // (width, 3 width), in x out: query, key, value columns
-  kQkvBias,             // (3 width)
-  kAttentionOutWeight,  // (width, width), in x out
-  kAttentionOutBias,    // (width)
-  kNorm2Weight,         // (width)
-  kNorm2Bias,           // (width)
-  kInnerWeight,         // (width, inner_width), in x out
-  kInnerBias,           // (inner_width)
-  kOuterWeight,         // (inner_width, width), in x out
-  kOuterBias,           // (width)
-  kFinalNormWeight,     // (width)
-  kFinalNormBias,       // (width)
-  kHeadWeight,          // (vocabulary, width); absent when tied
+  kTokenEmbedding,     // (vocabulary, width)
+  kPositionEmbedding,  // (position_max, width); GPT-2.
+  kNorm1Weight,        // (width)
+  kNorm1Bias,          // (width)
+  kQkvWeight,          // width to 3 width, GPT-2: columns of query, key, value.
+  kQkvBias,
+  kQueryWeight,  // width to query_width; likewise the next two: the others.
+  kQueryBias,
+  kKeyWeight,
+  kKeyBias,
+  kValueWeight,
+  kValueBias,
+  kAttentionOutWeight,  // query_width to width
+  kAttentionOutBias,
+  kNorm2Weight,  // (width)
+  kNorm2Bias,    // (width)
+  kInnerWeight,  // width to inner_width: GPT-2's only, the others' up.
+  kInnerBias,
+  kGateWeight,  // width to inner_width; not GPT-2.
+  kGateBias,
+  kOuterWeight,  // inner_width to width
+  kOuterBias,
+  kFinalNormWeight,  // (width)
+  kFinalNormBias,    // (width)
+  kHeadWeight,       // (vocabulary, width); absent when tied
 };
 
 struct Tensor {

@@ -11,7 +11,7 @@ ModelConfig Gpt2Small() {
   c.position_max = 1024;
   c.width = 768;
   c.layer_count = 12;
-  c.head_count = 12;
+  c.SetPlainHeads(12);
   c.inner_width = 3072;
   return c;
 }
@@ -31,7 +31,7 @@ TEST(LayoutTest, TensorsAreAlignedDisjointAndInsideTheirUnits) {
   ModelConfig c = Gpt2Small();
   c.vocabulary = 7;
   c.width = 3;
-  c.head_count = 1;
+  c.SetPlainHeads(1);
   c.inner_width = 5;
   c.layer_count = 2;
   c.tied_head = false;

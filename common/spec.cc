@@ -233,11 +233,14 @@ class Resolver {
 
   void Model() {
     constexpr absl::string_view kOneOf =
-        "one of gpt2, hugging_face_folder (required)";
+        "one of gpt2, hugging_face_folder, llama (required)";
     v1::ModelSpec& model = *spec_.mutable_model();
     switch (model.source_case()) {
       case v1::ModelSpec::kGpt2:
         Gpt2(model.mutable_gpt2());
+        break;
+      case v1::ModelSpec::kLlama:
+        Llama(model.mutable_llama());
         break;
       case v1::ModelSpec::kHuggingFaceFolder:
         Path("model.hugging_face_folder", model.mutable_hugging_face_folder());
@@ -248,24 +251,99 @@ class Resolver {
     }
   }
 
+  void Vocabulary(absl::string_view path, int64_t vocab_size) {
+    if (RequiredInt(path, vocab_size, 1, 1'000'000) &&
+        spec_.data().format() == v1::DataSpec::BYTES && vocab_size < 256) {
+      faults_.Add(path, "at least 256 (data.format is BYTES)",
+                  absl::StrCat(vocab_size));
+    }
+  }
+
+  // Of 0 the default is for the caller to fill in.
+  void LongestSequence(absl::string_view path, int64_t value, int64_t max) {
+    if (value != 0 && Int(path, value, 1, max) && SequenceLengthSound() &&
+        value < spec_.data().sequence_length()) {
+      faults_.Add(path,
+                  absl::StrCat("at least data.sequence_length=",
+                               spec_.data().sequence_length()),
+                  absl::StrCat(value));
+    }
+  }
+
+  void Epsilon(absl::string_view path, double value) {
+    Double(path, value, value >= 1e-12 && value <= 0.1, "1e-12 to 0.1");
+  }
+
+  void InitializerRange(absl::string_view path, double value) {
+    Double(path, value, value > 0 && value <= 1, "above 0, to 1");
+  }
+
+  void Llama(v1::LlamaConfig* llama) {
+    Vocabulary("model.llama.vocab_size", llama->vocab_size());
+    LongestSequence("model.llama.max_position_embeddings",
+                    llama->max_position_embeddings(), 1 << 30);
+    if (llama->max_position_embeddings() == 0) {
+      llama->set_max_position_embeddings(spec_.data().sequence_length());
+    }
+    const bool width_sound = RequiredInt("model.llama.hidden_size",
+                                         llama->hidden_size(), 1, 1 << 16);
+    RequiredInt("model.llama.num_hidden_layers", llama->num_hidden_layers(), 1,
+                1000);
+    const bool heads_sound = RequiredInt("model.llama.num_attention_heads",
+                                         llama->num_attention_heads(), 1, 1024);
+    if (llama->num_key_value_heads() == 0) {
+      llama->set_num_key_value_heads(llama->num_attention_heads());
+    } else if (Int("model.llama.num_key_value_heads",
+                   llama->num_key_value_heads(), 1, 1024) &&
+               heads_sound &&
+               llama->num_attention_heads() % llama->num_key_value_heads() !=
+                   0) {
+      faults_.Add("model.llama.num_key_value_heads",
+                  absl::StrCat("a divisor of num_attention_heads=",
+                               llama->num_attention_heads()),
+                  absl::StrCat(llama->num_key_value_heads()));
+    }
+    if (llama->head_dim() != 0) {
+      if (Int("model.llama.head_dim", llama->head_dim(), 2, 1 << 12) &&
+          llama->head_dim() % 2 != 0) {
+        faults_.Add("model.llama.head_dim", "an even number",
+                    absl::StrCat(llama->head_dim()));
+      }
+    } else if (width_sound && heads_sound) {
+      const int width = llama->hidden_size() / llama->num_attention_heads();
+      if (llama->hidden_size() % llama->num_attention_heads() != 0 ||
+          width % 2 != 0) {
+        faults_.Add(
+            "model.llama.hidden_size",
+            absl::StrCat("a multiple of 2 x num_attention_heads=",
+                         2 * llama->num_attention_heads(), ", or a head_dim"),
+            absl::StrCat(llama->hidden_size()));
+      } else {
+        llama->set_head_dim(width);
+      }
+    }
+    RequiredInt("model.llama.intermediate_size", llama->intermediate_size(), 1,
+                1 << 20);
+    if (llama->rms_norm_eps() == 0) llama->set_rms_norm_eps(1e-5);
+    Epsilon("model.llama.rms_norm_eps", llama->rms_norm_eps());
+    if (llama->rope_theta() == 0) llama->set_rope_theta(10000);
+    Double("model.llama.rope_theta", llama->rope_theta(),
+           llama->rope_theta() >= 1 && llama->rope_theta() <= 1e12,
+           "1 to 1e12");
+    if (llama->initializer_range() == 0) llama->set_initializer_range(0.02);
+    InitializerRange("model.llama.initializer_range",
+                     llama->initializer_range());
+    if (!llama->has_tie_word_embeddings()) {
+      llama->set_tie_word_embeddings(false);
+    }
+  }
+
   void Gpt2(v1::Gpt2Config* gpt2) {
     const v1::DataSpec& data = spec_.data();
-    if (RequiredInt("model.gpt2.vocab_size", gpt2->vocab_size(), 1,
-                    1'000'000) &&
-        data.format() == v1::DataSpec::BYTES && gpt2->vocab_size() < 256) {
-      faults_.Add("model.gpt2.vocab_size",
-                  "at least 256 (data.format is BYTES)",
-                  absl::StrCat(gpt2->vocab_size()));
-    }
+    Vocabulary("model.gpt2.vocab_size", gpt2->vocab_size());
+    LongestSequence("model.gpt2.n_positions", gpt2->n_positions(), 1 << 20);
     if (gpt2->n_positions() == 0) {
       gpt2->set_n_positions(data.sequence_length());
-    } else if (Int("model.gpt2.n_positions", gpt2->n_positions(), 1, 1 << 20) &&
-               SequenceLengthSound() &&
-               gpt2->n_positions() < data.sequence_length()) {
-      faults_.Add("model.gpt2.n_positions",
-                  absl::StrCat("at least data.sequence_length=",
-                               data.sequence_length()),
-                  absl::StrCat(gpt2->n_positions()));
     }
     const bool width_sound =
         RequiredInt("model.gpt2.n_embd", gpt2->n_embd(), 1, 1 << 16);
@@ -282,14 +360,9 @@ class Resolver {
       Int("model.gpt2.n_inner", gpt2->n_inner(), 1, 1 << 20);
     }
     if (gpt2->layer_norm_epsilon() == 0) gpt2->set_layer_norm_epsilon(1e-5);
-    Double("model.gpt2.layer_norm_epsilon", gpt2->layer_norm_epsilon(),
-           gpt2->layer_norm_epsilon() >= 1e-12 &&
-               gpt2->layer_norm_epsilon() <= 0.1,
-           "1e-12 to 0.1");
+    Epsilon("model.gpt2.layer_norm_epsilon", gpt2->layer_norm_epsilon());
     if (gpt2->initializer_range() == 0) gpt2->set_initializer_range(0.02);
-    Double("model.gpt2.initializer_range", gpt2->initializer_range(),
-           gpt2->initializer_range() > 0 && gpt2->initializer_range() <= 1,
-           "above 0, to 1");
+    InitializerRange("model.gpt2.initializer_range", gpt2->initializer_range());
     if (!gpt2->has_tie_word_embeddings()) gpt2->set_tie_word_embeddings(true);
   }
 
@@ -530,17 +603,36 @@ absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
 }
 
 ModelConfig ToModelConfig(const v1::Gpt2Config& config) {
-  return {
+  ModelConfig model = {
       .family = ModelFamily::kGpt2,
       .vocabulary = config.vocab_size(),
       .position_max = config.n_positions(),
       .width = config.n_embd(),
       .layer_count = config.n_layer(),
-      .head_count = config.n_head(),
       .inner_width = config.n_inner(),
       .norm_epsilon = config.layer_norm_epsilon(),
       .initializer_range = config.initializer_range(),
       .tied_head = config.tie_word_embeddings(),
+  };
+  model.SetPlainHeads(config.n_head());
+  return model;
+}
+
+ModelConfig ToModelConfig(const v1::LlamaConfig& config) {
+  return {
+      .family = ModelFamily::kLlama,
+      .vocabulary = config.vocab_size(),
+      .position_max = config.max_position_embeddings(),
+      .width = config.hidden_size(),
+      .layer_count = config.num_hidden_layers(),
+      .head_count = config.num_attention_heads(),
+      .key_value_head_count = config.num_key_value_heads(),
+      .head_width = config.head_dim(),
+      .inner_width = config.intermediate_size(),
+      .norm_epsilon = config.rms_norm_eps(),
+      .initializer_range = config.initializer_range(),
+      .tied_head = config.tie_word_embeddings(),
+      .rotary_base = config.rope_theta(),
   };
 }
 

@@ -48,8 +48,9 @@ bool KnowsMaxSteps(const v1::JobSpec& spec);
 absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
                                  int64_t training_sample_count);
 
-// Of a resolved `model.gpt2`.
+// Of a resolved `model.gpt2` or `model.llama`.
 ModelConfig ToModelConfig(const v1::Gpt2Config& config);
+ModelConfig ToModelConfig(const v1::LlamaConfig& config);
 
 }  // namespace lockstep
 

@@ -39,6 +39,14 @@ v1::JobSpec With(const std::string& text) {
   return spec;
 }
 
+// The least of a Llama, and what is set over it.
+std::string Llama(const std::string& fields) {
+  return absl::StrCat(
+      "model { llama { vocab_size: 256 hidden_size: 64 num_hidden_layers: 2 "
+      "num_attention_heads: 4 intermediate_size: 100 ",
+      fields, " } } ");
+}
+
 std::vector<std::string> FaultsOf(const v1::JobSpec& spec) {
   const auto resolved = ResolveJobSpec(spec);
   if (resolved.ok()) return {};
@@ -50,7 +58,7 @@ std::vector<std::string> FaultsOf(const v1::JobSpec& spec) {
 // is not.
 struct Bounds {
   const char* path;
-  const char* text;  // "$" stands for the value.
+  std::string text;  // "$" stands for the value.
   std::vector<std::string> sound;
   std::vector<std::string> faulty;
 };
@@ -95,6 +103,50 @@ std::vector<Bounds> AllBounds() {
        with({"0.99e-12", "0.1001", "-1e-5"}, kNotFinite)},
       {"model.gpt2.initializer_range",
        "model { gpt2 { initializer_range: $ } }",
+       {"0", "1e-300", "1"},
+       with({"-0.02", "1.001"}, kNotFinite)},
+      {"model.llama.vocab_size",
+       "data { format: TOKENS_U16 } " + Llama("vocab_size: $"),
+       {"1", "1000000"},
+       {"-1", "0", "1000001"}},
+      {"model.llama.max_position_embeddings",
+       "data { sequence_length: 1 } " + Llama("max_position_embeddings: $"),
+       {"0", "1", "1073741824"},
+       {"-1", "1073741825"}},
+      {"model.llama.hidden_size",
+       Llama("num_attention_heads: 1 head_dim: 2 hidden_size: $"),
+       {"1", "65536"},
+       {"-1", "0", "65537"}},
+      {"model.llama.num_hidden_layers",
+       Llama("num_hidden_layers: $"),
+       {"1", "1000"},
+       {"-1", "0", "1001"}},
+      {"model.llama.num_attention_heads",
+       Llama("head_dim: 2 num_attention_heads: $"),
+       {"1", "1024"},
+       {"-1", "0", "1025"}},
+      {"model.llama.num_key_value_heads",
+       Llama("num_attention_heads: 1024 head_dim: 2 num_key_value_heads: $"),
+       {"0", "1", "1024"},
+       {"-1", "1025"}},
+      {"model.llama.head_dim",
+       Llama("head_dim: $"),
+       {"0", "2", "4096"},
+       {"-1", "1", "4098"}},
+      {"model.llama.intermediate_size",
+       Llama("intermediate_size: $"),
+       {"1", "1048576"},
+       {"-1", "0", "1048577"}},
+      {"model.llama.rms_norm_eps",
+       Llama("rms_norm_eps: $"),
+       {"0", "1e-12", "0.1"},
+       with({"0.99e-12", "0.1001", "-1e-5"}, kNotFinite)},
+      {"model.llama.rope_theta",
+       Llama("rope_theta: $"),
+       {"0", "1", "1e12"},
+       with({"0.5", "1.001e12", "-1"}, kNotFinite)},
+      {"model.llama.initializer_range",
+       Llama("initializer_range: $"),
        {"0", "1e-300", "1"},
        with({"-0.02", "1.001"}, kNotFinite)},
       {"data.sequence_length",
@@ -250,7 +302,7 @@ TEST(SpecTest, TheTableHasEveryNumberOfTheSpec) {
 
 TEST(SpecTest, RulesBetweenFields) {
   struct {
-    const char* text;
+    std::string text;
     const char* fault;  // Null: sound.
   } const kCases[] = {
       {"batch { global_batch_size: 16 micro_batch_size: 16 }", nullptr},
@@ -271,6 +323,18 @@ TEST(SpecTest, RulesBetweenFields) {
        "got 255"},
       {"model { gpt2 { vocab_size: 255 } } data { format: TOKENS_U32 }",
        nullptr},
+      {Llama("max_position_embeddings: 63"),
+       "model.llama.max_position_embeddings: expected at least "
+       "data.sequence_length=64, got 63"},
+      {Llama("num_key_value_heads: 3"),
+       "model.llama.num_key_value_heads: expected a divisor of "
+       "num_attention_heads=4, got 3"},
+      {Llama("hidden_size: 60"),
+       "model.llama.hidden_size: expected a multiple of 2 x "
+       "num_attention_heads=8, or a head_dim, got 60"},
+      {Llama("hidden_size: 60 head_dim: 8"), nullptr},
+      {Llama("head_dim: 7"),
+       "model.llama.head_dim: expected an even number, got 7"},
       {"schedule { warmup_steps: 100 }", nullptr},
       {"schedule { warmup_steps: 101 }",
        "schedule.warmup_steps: expected at most the job's steps, 100, got 101"},
@@ -321,7 +385,8 @@ TEST(SpecTest, AnEmptySpecLacksEverythingThatIsRequired) {
   EXPECT_THAT(
       FaultsOf(v1::JobSpec()),
       ElementsAre(
-          "model: expected one of gpt2, hugging_face_folder (required), got "
+          "model: expected one of gpt2, hugging_face_folder, llama (required), "
+          "got "
           "nothing",
           "data.files: expected 1 to 10000 paths (required), got nothing",
           "data.format: expected BYTES, TOKENS_U16 or TOKENS_U32 (required), "
@@ -526,13 +591,46 @@ TEST(SpecTest, ModelConfigIsTheResolvedGpt2) {
   expected.position_max = 65;
   expected.width = 64;
   expected.layer_count = 2;
-  expected.head_count = 4;
+  expected.SetPlainHeads(4);
   expected.inner_width = 9;
   expected.norm_epsilon = 1e-6;
   expected.initializer_range = 0.5;
   expected.tied_head = false;
   EXPECT_EQ(config, expected);
   EXPECT_TRUE(ValidateModelConfig(config).ok());
+}
+
+TEST(SpecTest, ModelConfigIsTheResolvedLlama) {
+  const auto resolved = ResolveJobSpec(With(Llama("num_key_value_heads: 2")));
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+
+  const ModelConfig config = ToModelConfig(resolved->model().llama());
+
+  ModelConfig expected;
+  expected.family = ModelFamily::kLlama;
+  expected.vocabulary = 256;
+  expected.position_max = 64;
+  expected.width = 64;
+  expected.layer_count = 2;
+  expected.head_count = 4;
+  expected.key_value_head_count = 2;
+  expected.head_width = 16;
+  expected.inner_width = 100;
+  expected.norm_epsilon = 1e-5;
+  expected.initializer_range = 0.02;
+  expected.tied_head = false;
+  EXPECT_EQ(config, expected);
+  EXPECT_TRUE(ValidateModelConfig(config).ok());
+  EXPECT_EQ(
+      ToModelConfig(
+          ResolveJobSpec(
+              With(Llama("max_position_embeddings: 65 head_dim: 8 "
+                         "rms_norm_eps: 1e-6 rope_theta: 5 "
+                         "initializer_range: 0.5 tie_word_embeddings: true")))
+              ->model()
+              .llama())
+          .head_width,
+      8);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ ModelConfig ConfigOf(const Options& o) {
   ModelConfig c;
   c.width = s.width;
   c.layer_count = s.layers;
-  c.head_count = s.heads;
+  c.SetPlainHeads(s.heads);
   c.vocabulary = s.vocabulary;
   c.inner_width = 4 * s.width;
   c.position_max = o.length;
@@ -253,7 +253,7 @@ std::vector<KernelTime> TimeKernels(Bench& bench, const Options& o) {
   std::fill_n(a->as<float>(), largest, 0.01f);
   std::fill_n(b->as<float>(), largest, 0.01f);
   const kernels::AttentionShape shape{o.rows, o.length, c.head_count,
-                                      c.head_width()};
+                                      c.key_value_head_count, c.head_width};
   const auto workspace = bench.Allocate(
       sizeof(float) *
       std::max({kernels::AttentionWorkspace(bench.device(), shape),

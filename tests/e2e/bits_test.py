@@ -32,6 +32,18 @@ class BitsTest(harness.JobTest):
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
 
+    def test_a_llama_has_the_same_bits_too(self):
+        llama = {"llama": {"vocab_size": 256, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+                           "num_key_value_heads": 2, "intermediate_size": 88}}
+        hashes = set()
+        for name, workers, threads, bucket_bytes in (("one", 1, 1, 25 << 20), ("two", 2, 2, 64 << 10),
+                                                     ("three", 3, 1, 1024)):
+            spec = self.spec("llama-" + name, parallel={"min_workers": workers, "bucket_bytes": bucket_bytes})
+            spec["model"] = llama
+            self.run_job(spec, workers=workers, threads=threads)
+            hashes.add(self.hash_of(spec))
+        self.assertEqual(len(hashes), 1)
+
     def test_buckets_that_split_units_change_nothing(self):
         # A block of 7 MiB: in 64 KiB, 1 MiB and 25 MiB it is cut quite differently.
         hashes, buckets = set(), []

@@ -1,4 +1,4 @@
-"""Eight steps of a tiny GPT-2 against PyTorch in float64, as an ordinary job."""
+"""Eight steps of tiny models against PyTorch in float64, as ordinary jobs."""
 import array
 import json
 import math
@@ -8,7 +8,7 @@ import unittest
 
 import harness
 
-CASE = os.path.join(harness.TOP, "tests/reference/gpt2_pretrain")
+CASES = os.path.join(harness.TOP, "tests/reference")
 
 # What float32 may differ by (PyTorch itself: about 1e-6).
 TOLERANCE = 2e-5
@@ -37,15 +37,16 @@ def relative_error(got, want):
 
 
 class ReferenceTest(harness.JobTest):
-    def check(self, workers, micro_batch_size):
-        with open(os.path.join(CASE, "expected.json")) as f:
+    def check(self, name, workers, micro_batch_size):
+        case = os.path.join(CASES, name)
+        with open(os.path.join(case, "expected.json")) as f:
             expected = json.load(f)
         optimizer = expected["optimizer"]
         steps = expected["steps"]
-        spec = self.spec(f"reference-{workers}-{micro_batch_size}")
-        spec["model"] = {"hugging_face_folder": CASE}
+        spec = self.spec(f"{name}-{workers}-{micro_batch_size}")
+        spec["model"] = {"hugging_face_folder": case}
         # One row of tokens.i32 is a sample; step s trains on the s-th group of rows.
-        spec["data"] = {"files": [os.path.join(CASE, "tokens.i32")], "format": "TOKENS_U32",
+        spec["data"] = {"files": [os.path.join(case, "tokens.i32")], "format": "TOKENS_U32",
                         "sequence_length": expected["row_tokens"] - 1, "stride": expected["row_tokens"],
                         "order": "SEQUENTIAL"}
         spec["batch"] = {"global_batch_size": expected["rows"], "micro_batch_size": micro_batch_size}
@@ -71,17 +72,23 @@ class ReferenceTest(harness.JobTest):
             self.assertEqual(int(row["token_count"]), want["loss_tokens"])
 
         got = read_safetensors(os.path.join(spec["output_directory"], "model", "model.safetensors"))
-        want = read_safetensors(os.path.join(CASE, "expected_final.safetensors"))
+        want = read_safetensors(os.path.join(case, "expected_final.safetensors"))
         self.assertEqual(got.keys(), want.keys())
-        for name, (shape, values) in want.items():
-            self.assertEqual(got[name][0], shape, name)
-            self.assertLess(relative_error(got[name][1], values), TOLERANCE, name)
+        for tensor, (shape, values) in want.items():
+            self.assertEqual(got[tensor][0], shape, tensor)
+            self.assertLess(relative_error(got[tensor][1], values), TOLERANCE, tensor)
 
-    def test_one_worker(self):
-        self.check(workers=1, micro_batch_size=8)
+    def test_a_gpt2_on_one_worker(self):
+        self.check("gpt2_pretrain", workers=1, micro_batch_size=8)
 
-    def test_three_workers(self):
-        self.check(workers=3, micro_batch_size=1)
+    def test_a_gpt2_on_three_workers(self):
+        self.check("gpt2_pretrain", workers=3, micro_batch_size=1)
+
+    def test_a_llama_on_one_worker(self):
+        self.check("llama_pretrain", workers=1, micro_batch_size=8)
+
+    def test_a_llama_on_three_workers(self):
+        self.check("llama_pretrain", workers=3, micro_batch_size=1)
 
 
 if __name__ == "__main__":

@@ -5,84 +5,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/checkpoint/config_fields.h"
 
 namespace lockstep {
-namespace {
 
 using Json = nlohmann::json;
-
-absl::Status Unsupported(const char* field, const Json& value,
-                         const std::string& expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", expected, ", got ", value.dump()));
-}
-
-// The field's value; null when absent.
-const Json& Field(const Json& json, const char* name) {
-  static const Json* null = new Json(nullptr);
-  const auto found = json.find(name);
-  return found == json.end() ? *null : *found;
-}
-
-// GPT-2's own name of a field, and the one common to all models, which
-// transformers takes as well.
-absl::Status ReadCount(const Json& json, const char* name, const char* alias,
-                       int64_t& value) {
-  const Json* field = &Field(json, name);
-  if (alias != nullptr && !Field(json, alias).is_null()) {
-    const Json& other = Field(json, alias);
-    if (!field->is_null() && *field != other) {
-      return Unsupported(
-          alias, other,
-          absl::StrCat("the same as ", name, ", ", field->dump()));
-    }
-    field = &other;
-  }
-  if (field->is_null()) return absl::OkStatus();
-  if (!field->is_number_integer() ||
-      (field->is_number_unsigned() && field->get<uint64_t>() > uint64_t{1}
-                                                                   << 62)) {
-    return Unsupported(name, *field, "a whole number");
-  }
-  value = field->get<int64_t>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadNumber(const Json& json, const char* name, double& value) {
-  const Json& field = Field(json, name);
-  if (field.is_null()) return absl::OkStatus();
-  if (!field.is_number()) return Unsupported(name, field, "a number");
-  value = field.get<double>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadBool(const Json& json, const char* name, bool& value) {
-  const Json& field = Field(json, name);
-  if (field.is_null()) return absl::OkStatus();
-  if (!field.is_boolean()) return Unsupported(name, field, "true or false");
-  value = field.get<bool>();
-  return absl::OkStatus();
-}
-
-// Refuses any value but `wanted`, which is also the default.
-absl::Status MustBe(const Json& json, const char* name, bool wanted) {
-  bool value = wanted;
-  RETURN_IF_ERROR(ReadBool(json, name, value));
-  if (value == wanted) return absl::OkStatus();
-  return Unsupported(name, value,
-                     absl::StrCat(wanted ? "true" : "false",
-                                  ", the only one that is supported"));
-}
-
-absl::Status MustBeEmpty(const Json& json, const char* name) {
-  const Json& field = Field(json, name);
-  if (field.is_null() || (field.is_object() && field.empty())) {
-    return absl::OkStatus();
-  }
-  return Unsupported(name, field, "none, which alone is supported");
-}
-
-}  // namespace
 
 absl::StatusOr<ModelConfig> ParseGpt2Config(const Json& json) {
   if (!json.is_object()) {
@@ -111,15 +38,15 @@ absl::StatusOr<ModelConfig> ParseGpt2Config(const Json& json) {
   config.position_max = 1024;
   config.width = 768;
   config.layer_count = 12;
-  config.head_count = 12;
+  int64_t head_count = 12;
   RETURN_IF_ERROR(ReadCount(json, "vocab_size", nullptr, config.vocabulary));
   RETURN_IF_ERROR(ReadCount(json, "n_positions", "max_position_embeddings",
                             config.position_max));
   RETURN_IF_ERROR(ReadCount(json, "n_embd", "hidden_size", config.width));
   RETURN_IF_ERROR(
       ReadCount(json, "n_layer", "num_hidden_layers", config.layer_count));
-  RETURN_IF_ERROR(
-      ReadCount(json, "n_head", "num_attention_heads", config.head_count));
+  RETURN_IF_ERROR(ReadCount(json, "n_head", "num_attention_heads", head_count));
+  config.SetPlainHeads(head_count);
   RETURN_IF_ERROR(ReadNumber(json, "layer_norm_epsilon", config.norm_epsilon));
   RETURN_IF_ERROR(
       ReadNumber(json, "initializer_range", config.initializer_range));

@@ -31,7 +31,7 @@ TEST(Gpt2ConfigTest, ReadsGpt2AsTheHubHasIt) {
   want.position_max = 1024;
   want.width = 768;
   want.layer_count = 12;
-  want.head_count = 12;
+  want.SetPlainHeads(12);
   want.inner_width = 3072;
   want.norm_epsilon = 1e-5;
   want.initializer_range = 0.02;
@@ -58,7 +58,7 @@ TEST(Gpt2ConfigTest, ReadsEveryField) {
   want.position_max = 65;
   want.width = 24;
   want.layer_count = 3;
-  want.head_count = 4;
+  want.SetPlainHeads(4);
   want.inner_width = 50;
   want.norm_epsilon = 1e-6;
   want.initializer_range = 0.5;
@@ -122,7 +122,7 @@ TEST(Gpt2ConfigTest, WhatIsMadeReadsBackTheSame) {
   config.position_max = 65;
   config.width = 24;
   config.layer_count = 3;
-  config.head_count = 4;
+  config.SetPlainHeads(4);
   config.inner_width = 50;
   config.norm_epsilon = 1.1e-6;
   config.initializer_range = 0.123456789;

@@ -13,9 +13,11 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
+#include "worker/checkpoint/config_fields.h"
 #include "worker/checkpoint/dtype.h"
 #include "worker/checkpoint/durable_file.h"
 #include "worker/checkpoint/gpt2_config.h"
+#include "worker/checkpoint/llama_config.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/strict_json.h"
 #include "worker/data/random_access_file.h"
@@ -23,7 +25,6 @@
 namespace lockstep {
 namespace {
 
-constexpr char kPrefix[] = "transformer.";
 constexpr char kHead[] = "lm_head.weight";
 constexpr char kConfigFile[] = "config.json";
 constexpr char kWeightsFile[] = "model.safetensors";
@@ -83,11 +84,29 @@ absl::Status CheckForm(const TensorSet::Entry& entry,
   return absl::OkStatus();
 }
 
-// A mask that old versions saved with every block.
-bool IsBuffer(const std::string& name) {
-  return absl::StartsWith(name, absl::StrCat(kPrefix, "h.")) &&
-         (absl::EndsWith(name, ".attn.bias") ||
-          absl::EndsWith(name, ".attn.masked_bias"));
+absl::string_view PrefixOf(ModelFamily family) {
+  return family == ModelFamily::kGpt2 ? "transformer." : "model.";
+}
+
+// A mask or a table that old versions saved with every block.
+bool IsBuffer(ModelFamily family, absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, PrefixOf(family))) return false;
+  return family == ModelFamily::kGpt2
+             ? absl::StartsWith(name, "h.") &&
+                   (absl::EndsWith(name, ".attn.bias") ||
+                    absl::EndsWith(name, ".attn.masked_bias"))
+             : absl::StartsWith(name, "layers.") &&
+                   absl::EndsWith(name, ".self_attn.rotary_emb.inv_freq");
+}
+
+absl::StatusOr<ModelConfig> ParseConfig(const nlohmann::json& json) {
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError("expected a JSON object");
+  }
+  const nlohmann::json& type = Field(json, "model_type");
+  if (type == "gpt2") return ParseGpt2Config(json);
+  if (type == "llama" || type == "qwen2") return ParseLlamaConfig(json);
+  return Unsupported("model_type", type, "\"gpt2\", \"llama\" or \"qwen2\"");
 }
 
 absl::Status CopyFile(const std::string& from, const std::string& to) {
@@ -111,7 +130,7 @@ absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(
     const std::string& folder) {
   const std::string config_path = absl::StrCat(folder, "/", kConfigFile);
   ASSIGN_OR_RETURN(const nlohmann::json json, ReadStrictJsonFile(config_path));
-  const absl::StatusOr<ModelConfig> config = ParseGpt2Config(json);
+  const absl::StatusOr<ModelConfig> config = ParseConfig(json);
   if (!config.ok()) return Annotate(config.status(), config_path);
   ASSIGN_OR_RETURN(TensorSet set, TensorSet::Open(folder));
   HuggingFaceModel model(*config, std::move(set));
@@ -122,10 +141,11 @@ absl::StatusOr<HuggingFaceModel> HuggingFaceModel::Open(
 absl::Status HuggingFaceModel::MatchTensors(const std::string& folder) {
   std::map<std::string, TensorSet::Entry> found;  // By our name.
   for (const auto& [name, entry] : set_.tensors()) {
-    const std::string ours = name == kHead || absl::StartsWith(name, kPrefix)
+    const absl::string_view prefix = PrefixOf(config_.family);
+    const std::string ours = name == kHead || absl::StartsWith(name, prefix)
                                  ? name
-                                 : absl::StrCat(kPrefix, name);
-    if (IsBuffer(ours)) continue;
+                                 : absl::StrCat(prefix, name);
+    if (IsBuffer(config_.family, ours)) continue;
     const auto [other, added] = found.emplace(ours, entry);
     if (!added) {
       return absl::InvalidArgumentError(
@@ -238,7 +258,9 @@ absl::Status HuggingFaceWriter::Prepare(const Options& options) {
     }
   }
   const nlohmann::json config =
-      MakeGpt2Config(base, options.config, options.dropout);
+      options.config.is_gpt2()
+          ? MakeGpt2Config(base, options.config, options.dropout)
+          : MakeLlamaConfig(base, options.config, options.dropout);
   RETURN_IF_ERROR(WriteNewFile(absl::StrCat(folder_, "/", kConfigFile),
                                config.dump(2) + "\n"));
 

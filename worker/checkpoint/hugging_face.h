@@ -18,19 +18,20 @@
 
 namespace lockstep {
 
-// A GPT-2 folder to read from.  Thread-safe.
+// The folder of a GPT-2, Llama or Qwen2 to read from.  Thread-safe.
 class HuggingFaceModel {
  public:
   // Reads config.json and the headers of the weights, one file or sharded, and
   // checks that they are the tensors of MakeLayout(config): no more, no less,
   // of the right shapes, in F32, BF16 or F16.  Names may lack the prefix
-  // "transformer.", as the hub's gpt2 does.  Mask buffers of old files
-  // (attn.bias, attn.masked_bias) are ignored.  A lm_head.weight is allowed
-  // where the head is tied.
+  // "transformer." or "model.", as the hub's gpt2 does.  Buffers of old files
+  // (attn.bias, attn.masked_bias, rotary_emb.inv_freq) are ignored.  A
+  // lm_head.weight is allowed where the head is tied.
   //
   // Errors:
   //   NotFound, PermissionDenied, ...: a file cannot be opened.
-  //   InvalidArgument: see ParseGpt2Config, TensorSet::Open; or a tensor is
+  //   InvalidArgument: see ParseGpt2Config, ParseLlamaConfig, TensorSet::Open;
+  //   or a tensor is
   //     missing, surplus, of another shape or type: names tensor, file, what
   //     was expected and found.
   static absl::StatusOr<HuggingFaceModel> Open(const std::string& folder);

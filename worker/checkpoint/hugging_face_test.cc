@@ -30,7 +30,7 @@ ModelConfig Config() {
   c.position_max = 7;
   c.width = 6;
   c.layer_count = 2;
-  c.head_count = 2;
+  c.SetPlainHeads(2);
   c.inner_width = 10;
   return c;
 }
@@ -145,6 +145,64 @@ TEST(HuggingFaceModelTest, TakesBareNamesOldBuffersAndATiedHead) {
   bare["lm_head.weight"] = bare["wte.weight"];
   WriteFolder(folder, bare);
   EXPECT_EQ(ReadAll(HuggingFaceModel::Open(folder.path()).value()), want);
+}
+
+ModelConfig LlamaConfig(ModelFamily family) {
+  ModelConfig c;
+  c.family = family;
+  c.vocabulary = 11;
+  c.position_max = 7;
+  c.width = 6;
+  c.layer_count = 2;
+  c.head_count = 4;
+  c.key_value_head_count = 2;
+  c.head_width = 4;
+  c.inner_width = 10;
+  c.tied_head = family == ModelFamily::kQwen2;
+  c.qkv_bias = family == ModelFamily::kQwen2;
+  return c;
+}
+
+TEST(HuggingFaceModelTest, ReadsBackALlamaAndAQwen2ThatItWrote) {
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kQwen2}) {
+    TestFolder folder;
+    const ModelConfig config = LlamaConfig(family);
+    const std::vector<float> fresh = FreshWeights(config);
+    auto writer = HuggingFaceWriter::Create(
+        {.temporary_folder = folder.Path("out"), .config = config});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Write(fresh.data()).ok());
+
+    const auto model = HuggingFaceModel::Open(folder.Path("out"));
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->config(), config);
+    const std::vector<float> read = ReadAll(*model);
+    for (const Tensor& t : model->layout().tensors) {
+      for (int64_t i = 0; i < t.element_count; ++i) {
+        ASSERT_EQ(read[t.offset + i], fresh[t.offset + i]) << t.name;
+      }
+    }
+  }
+}
+
+TEST(HuggingFaceModelTest, OfALlamaIgnoresTablesOfOldFiles) {
+  TestFolder folder;
+  const ModelConfig config = LlamaConfig(ModelFamily::kLlama);
+  auto writer = HuggingFaceWriter::Create(
+      {.temporary_folder = folder.Path("out"), .config = config});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Write(FreshWeights(config).data()).ok());
+  FileTensors tensors = GoodTensors(config);
+  tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = {
+      Dtype::kF32, {2}, std::string(8, '\1')};
+  WriteTensors(folder.Path("out/model.safetensors"), tensors);
+  EXPECT_TRUE(OpenAndRead(folder.Path("out")).ok());
+
+  tensors["model.layers.1.self_attn.q_norm.weight"] = {
+      Dtype::kF32, {2}, std::string(8, '\1')};
+  WriteTensors(folder.Path("out/model.safetensors"), tensors);
+  EXPECT_THAT(std::string(OpenAndRead(folder.Path("out")).message()),
+              HasSubstr("q_norm.weight\": is none of the model"));
 }
 
 TEST(HuggingFaceModelTest, AnUntiedHeadIsReadAndRequired) {
@@ -361,6 +419,7 @@ TEST(HuggingFaceWriterTest, ADiskTooSmallIsNoticedAtCreation) {
   TestFolder folder;
   ModelConfig huge = Config();
   huge.width = 1 << 16;
+  huge.SetPlainHeads(2);
   huge.inner_width = 1 << 20;
   huge.layer_count = 1000;
   const absl::Status status =

@@ -38,10 +38,12 @@ void FillNormal(int64_t seed, uint32_t tensor, int64_t n, double deviation,
 
 void InitializeWeights(const ModelConfig& config, const Layout& layout,
                        int64_t seed, float* flat) {
-  LS_CHECK(config.family == ModelFamily::kGpt2);
   const double plain = config.initializer_range;
+  // GPT-2 alone scales what adds to the residual stream.
   const double residual =
-      plain / std::sqrt(2 * static_cast<double>(config.layer_count));
+      config.is_gpt2()
+          ? plain / std::sqrt(2 * static_cast<double>(config.layer_count))
+          : plain;
   std::fill(flat, flat + layout.element_count, 0.0f);
   for (size_t i = 0; i < layout.tensors.size(); ++i) {
     const Tensor& t = layout.tensors[i];
@@ -50,7 +52,11 @@ void InitializeWeights(const ModelConfig& config, const Layout& layout,
       case TensorRole::kTokenEmbedding:
       case TensorRole::kPositionEmbedding:
       case TensorRole::kQkvWeight:
+      case TensorRole::kQueryWeight:
+      case TensorRole::kKeyWeight:
+      case TensorRole::kValueWeight:
       case TensorRole::kInnerWeight:
+      case TensorRole::kGateWeight:
       case TensorRole::kHeadWeight:
         FillNormal(seed, static_cast<uint32_t>(i), t.element_count, plain, out);
         break;
@@ -66,6 +72,10 @@ void InitializeWeights(const ModelConfig& config, const Layout& layout,
         break;
       case TensorRole::kNorm1Bias:
       case TensorRole::kQkvBias:
+      case TensorRole::kQueryBias:
+      case TensorRole::kKeyBias:
+      case TensorRole::kValueBias:
+      case TensorRole::kGateBias:
       case TensorRole::kAttentionOutBias:
       case TensorRole::kNorm2Bias:
       case TensorRole::kInnerBias:

@@ -9,11 +9,11 @@
 
 namespace lockstep {
 
-// Fills flat[0, layout.element_count) as GPT-2 is initialised:
+// Fills flat[0, layout.element_count) as the family is initialised:
 //
 //   matrices                 N(0, initializer_range^2)
-//   the projections that     N(0, initializer_range^2 / (2 layer_count))
-//   end a block's two parts
+//   GPT-2's projections      N(0, initializer_range^2 / (2 layer_count))
+//   that end a block's parts
 //   norm weights             1
 //   biases, padding          0
 //

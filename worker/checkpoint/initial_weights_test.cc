@@ -17,7 +17,7 @@ ModelConfig Config() {
   c.position_max = 129;
   c.width = 50;
   c.layer_count = 3;
-  c.head_count = 5;
+  c.SetPlainHeads(5);
   c.inner_width = 203;
   c.initializer_range = 0.03;
   c.tied_head = false;

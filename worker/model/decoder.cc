@@ -15,7 +15,11 @@
 #include "kernels/gelu.h"
 #include "kernels/layer_norm.h"
 #include "kernels/matmul.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
 #include "worker/model/decoder_buffers.h"
+#include "worker/model/rotary_table.h"
 
 namespace lockstep {
 namespace {
@@ -23,15 +27,29 @@ namespace {
 using kernels::MatMul;
 using kernels::MatMulInput;
 
-// A weight with the bias that follows it, or a norm's two; indices into
-// Layout::tensors.
-struct TensorPair {
+// A norm's; indices into Layout::tensors, -1 where there is none.
+struct NormTensors {
   int weight = -1;
   int bias = -1;
 };
 
+// A product with a weight, and a bias where there is one.
+struct Linear {
+  int weight = -1;
+  int bias = -1;
+  bool out_by_in = false;  // How the weight is stored; else in x out.
+  int64_t in_width = 0;
+  int64_t out_width = 0;
+  // Where its result begins in a row that several products of one input share.
+  int64_t column = 0;
+};
+
 struct BlockTensors {
-  TensorPair norm1, qkv, attention_out, norm2, inner, outer;
+  NormTensors norm1, norm2;
+  std::vector<Linear> qkv;  // One, or query, key and value.
+  Linear attention_out;
+  std::vector<Linear> inner;  // One, or gate and up.
+  Linear outer;
 };
 
 // Rows of one run, at most those the buffers are for.
@@ -56,16 +74,27 @@ class TransformerDecoder : public Decoder {
         host_losses_(extent.tokens()) {
     using R = TensorRole;
     for (int i = 0; i < config.layer_count; ++i) {
-      const auto pair = [&](R weight, R bias) {
-        return TensorPair{layout_.Find(weight, i), layout_.Find(bias, i)};
-      };
-      blocks_.push_back(
-          {.norm1 = pair(R::kNorm1Weight, R::kNorm1Bias),
-           .qkv = pair(R::kQkvWeight, R::kQkvBias),
-           .attention_out = pair(R::kAttentionOutWeight, R::kAttentionOutBias),
-           .norm2 = pair(R::kNorm2Weight, R::kNorm2Bias),
-           .inner = pair(R::kInnerWeight, R::kInnerBias),
-           .outer = pair(R::kOuterWeight, R::kOuterBias)});
+      BlockTensors block;
+      block.norm1 = {layout_.Find(R::kNorm1Weight, i),
+                     layout_.Find(R::kNorm1Bias, i)};
+      block.norm2 = {layout_.Find(R::kNorm2Weight, i),
+                     layout_.Find(R::kNorm2Bias, i)};
+      if (config.is_gpt2()) {
+        block.qkv = {MakeLinear(R::kQkvWeight, R::kQkvBias, i)};
+        block.inner = {MakeLinear(R::kInnerWeight, R::kInnerBias, i)};
+      } else {
+        block.qkv =
+            BesideEachOther({MakeLinear(R::kQueryWeight, R::kQueryBias, i),
+                             MakeLinear(R::kKeyWeight, R::kKeyBias, i),
+                             MakeLinear(R::kValueWeight, R::kValueBias, i)});
+        block.inner =
+            BesideEachOther({MakeLinear(R::kGateWeight, R::kGateBias, i),
+                             MakeLinear(R::kInnerWeight, R::kInnerBias, i)});
+      }
+      block.attention_out =
+          MakeLinear(R::kAttentionOutWeight, R::kAttentionOutBias, i);
+      block.outer = MakeLinear(R::kOuterWeight, R::kOuterBias, i);
+      blocks_.push_back(std::move(block));
     }
     token_embedding_ = layout_.Find(R::kTokenEmbedding);
     position_embedding_ = layout_.Find(R::kPositionEmbedding);
@@ -73,6 +102,9 @@ class TransformerDecoder : public Decoder {
                    layout_.Find(R::kFinalNormBias)};
     head_ = config.tied_head ? token_embedding_ : layout_.Find(R::kHeadWeight);
   }
+
+  // Fills the tables of rotary positions.  Once, first.
+  absl::Status Prepare();
 
   absl::Status Forward(const int32_t* tokens, const float* parameters) override;
   absl::StatusOr<LossSum> Backward(GradientSink& sink) override;
@@ -83,6 +115,9 @@ class TransformerDecoder : public Decoder {
                       int64_t position, float* logits) override;
 
  private:
+  Linear MakeLinear(TensorRole weight, TensorRole bias, int layer) const;
+  static std::vector<Linear> BesideEachOther(std::vector<Linear> parts);
+
   // Splits (rows, sequence_length + 1) tokens into inputs and targets, checks
   // them, and copies them to the device.
   absl::Status CopyTokens(const int32_t* tokens, int64_t rows,
@@ -102,16 +137,34 @@ class TransformerDecoder : public Decoder {
                              GradientSink& sink);
   absl::Status BackwardEmbedding(GradientSink& sink);
 
-  // The weight's and the input's gradient of out = in x weight, with the
-  // weight's going to the sink.  in_gradient may be out_gradient's neighbour
-  // but not itself.
-  absl::Status BackwardLinear(int weight, const float* in,
-                              const float* out_gradient, float* in_gradient,
+  // out = in x weight + residual + bias; residual (out's form) may be null, and
+  // the bias is left out without `with_bias`.
+  absl::Status Product(const Extent& extent, const Linear& linear,
+                       const float* in, int64_t in_stride, float* out,
+                       int64_t out_stride, const float* residual = nullptr,
+                       bool with_bias = true);
+  absl::Status Norm(const Extent& extent, const NormTensors& norm,
+                    const float* in, float* out,
+                    const NormStatistics& statistics);
+  absl::Status RotateHeads(const Extent& extent,
+                           kernels::RotaryDirection direction, float* qkv);
+
+  // Of products that share their input and whose results stand beside each
+  // other: hands the weights' gradients to the sink, and writes the input's
+  // (tokens, in_width), which overlaps none of the others.
+  absl::Status BackwardProducts(const std::vector<Linear>& parts,
+                                const float* in, int64_t in_stride,
+                                const float* out_gradient, int64_t out_stride,
+                                float* in_gradient, GradientSink& sink);
+  // Hands the gradients of their biases to the sink: column sums of
+  // out_gradient, (tokens, out_stride).
+  absl::Status BackwardBiases(const std::vector<Linear>& parts,
+                              const float* out_gradient, int64_t out_stride,
                               GradientSink& sink);
   // Of a norm of the residual stream: adds to residual_gradient from
   // narrow_gradient, hands the norm's gradients to the sink, and leaves the
   // column sums of the new residual_gradient in vector_gradients[2].
-  absl::Status BackwardNorm(const TensorPair& norm, const float* in,
+  absl::Status BackwardNorm(const NormTensors& norm, const float* in,
                             const NormStatistics& statistics, bool first,
                             GradientSink& sink);
 
@@ -124,7 +177,8 @@ class TransformerDecoder : public Decoder {
     return {.row_count = extent.rows,
             .sequence_length = extent.sequence_length,
             .head_count = config_.head_count,
-            .head_width = config_.head_width()};
+            .key_value_head_count = config_.key_value_head_count,
+            .head_width = config_.head_width};
   }
 
   const ModelConfig config_;
@@ -136,7 +190,7 @@ class TransformerDecoder : public Decoder {
   std::vector<BlockTensors> blocks_;
   int token_embedding_ = -1;
   int position_embedding_ = -1;
-  TensorPair final_norm_;
+  NormTensors final_norm_;
   int head_ = -1;
 
   std::vector<int32_t> host_tokens_, host_targets_;
@@ -145,6 +199,39 @@ class TransformerDecoder : public Decoder {
   const float* parameters_ = nullptr;
   const float* forward_parameters_ = nullptr;
 };
+
+Linear TransformerDecoder::MakeLinear(TensorRole weight, TensorRole bias,
+                                      int layer) const {
+  Linear linear;
+  linear.weight = layout_.Find(weight, layer);
+  linear.bias = layout_.Find(bias, layer);
+  linear.out_by_in = !config_.is_gpt2();
+  const std::vector<int64_t>& shape = layout_.tensors[linear.weight].shape;
+  linear.in_width = shape[linear.out_by_in ? 1 : 0];
+  linear.out_width = shape[linear.out_by_in ? 0 : 1];
+  return linear;
+}
+
+std::vector<Linear> TransformerDecoder::BesideEachOther(
+    std::vector<Linear> parts) {
+  int64_t column = 0;
+  for (Linear& part : parts) {
+    part.column = column;
+    column += part.out_width;
+  }
+  return parts;
+}
+
+absl::Status TransformerDecoder::Prepare() {
+  if (config_.is_gpt2()) return absl::OkStatus();
+  const RotaryTable table = MakeRotaryTable(config_, extent_.sequence_length);
+  const auto bytes = static_cast<int64_t>(table.cosine.size() * sizeof(float));
+  RETURN_IF_ERROR(
+      stream_.CopyToDevice(buffers_->cosine, table.cosine.data(), bytes));
+  RETURN_IF_ERROR(
+      stream_.CopyToDevice(buffers_->sine, table.sine.data(), bytes));
+  return stream_.Synchronize();
+}
 
 absl::Status TransformerDecoder::CheckToken(int32_t token, int64_t row,
                                             int64_t position) const {
@@ -179,9 +266,55 @@ absl::Status TransformerDecoder::CopyTokens(const int32_t* tokens, int64_t rows,
 
 absl::Status TransformerDecoder::Embed(const Extent& extent,
                                        const int32_t* tokens, float* out) {
-  return kernels::EmbeddingForward(stream_, tokens, At(token_embedding_),
-                                   At(position_embedding_), extent.rows,
-                                   extent.sequence_length, config_.width, out);
+  return kernels::EmbeddingForward(
+      stream_, tokens, At(token_embedding_),
+      position_embedding_ < 0 ? nullptr : At(position_embedding_), extent.rows,
+      extent.sequence_length, config_.width, out);
+}
+
+absl::Status TransformerDecoder::Product(const Extent& extent,
+                                         const Linear& linear, const float* in,
+                                         int64_t in_stride, float* out,
+                                         int64_t out_stride,
+                                         const float* residual,
+                                         bool with_bias) {
+  const int64_t stride = linear.out_by_in ? linear.in_width : linear.out_width;
+  return MatMul(
+      stream_, extent.tokens(), linear.out_width, linear.in_width,
+      {in, in_stride}, {At(linear.weight), stride, linear.out_by_in},
+      out + linear.column, out_stride,
+      {.residual = residual,
+       .bias = with_bias && linear.bias >= 0 ? At(linear.bias) : nullptr});
+}
+
+absl::Status TransformerDecoder::Norm(const Extent& extent,
+                                      const NormTensors& norm, const float* in,
+                                      float* out,
+                                      const NormStatistics& statistics) {
+  if (config_.is_gpt2()) {
+    return kernels::LayerNormForward(stream_, in, At(norm.weight),
+                                     At(norm.bias), extent.tokens(),
+                                     config_.width, config_.norm_epsilon, out,
+                                     statistics.mean, statistics.rstd);
+  }
+  return kernels::RmsNormForward(stream_, in, At(norm.weight), extent.tokens(),
+                                 config_.width, config_.norm_epsilon, out,
+                                 statistics.rstd);
+}
+
+absl::Status TransformerDecoder::RotateHeads(const Extent& extent,
+                                             kernels::RotaryDirection direction,
+                                             float* qkv) {
+  if (config_.is_gpt2()) return absl::OkStatus();
+  // Queries and keys, which stand first.
+  const kernels::RotaryShape shape{
+      .row_count = extent.rows,
+      .sequence_length = extent.sequence_length,
+      .head_count = config_.head_count + config_.key_value_head_count,
+      .head_width = config_.head_width,
+      .stride = config_.qkv_width()};
+  return kernels::Rotate(stream_, shape, direction, buffers_->cosine,
+                         buffers_->sine, qkv);
 }
 
 absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
@@ -190,32 +323,37 @@ absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
   const int64_t n = extent.tokens();
   const int64_t width = config_.width;
   const int64_t inner_width = config_.inner_width;
-  RETURN_IF_ERROR(kernels::LayerNormForward(
-      stream_, a.in, At(tensors.norm1.weight), At(tensors.norm1.bias), n, width,
-      config_.norm_epsilon, a.norm1, a.norm1_statistics.mean,
-      a.norm1_statistics.rstd));
-  RETURN_IF_ERROR(MatMul(stream_, n, 3 * width, width, {a.norm1, width},
-                         {At(tensors.qkv.weight), 3 * width}, a.qkv, 3 * width,
-                         {.bias = At(tensors.qkv.bias)}));
+  const int64_t inner_columns = config_.inner_columns();
+  RETURN_IF_ERROR(
+      Norm(extent, tensors.norm1, a.in, a.norm1, a.norm1_statistics));
+  for (const Linear& part : tensors.qkv) {
+    RETURN_IF_ERROR(
+        Product(extent, part, a.norm1, width, a.qkv, config_.qkv_width()));
+  }
+  RETURN_IF_ERROR(
+      RotateHeads(extent, kernels::RotaryDirection::kForward, a.qkv));
   RETURN_IF_ERROR(kernels::AttentionForward(stream_, AttentionShapeOf(extent),
                                             a.qkv, a.attention, a.log_sum_exp,
                                             buffers_->workspace));
+  RETURN_IF_ERROR(Product(extent, tensors.attention_out, a.attention,
+                          config_.query_width(), a.middle, width, a.in));
   RETURN_IF_ERROR(
-      MatMul(stream_, n, width, width, {a.attention, width},
-             {At(tensors.attention_out.weight), width}, a.middle, width,
-             {.residual = a.in, .bias = At(tensors.attention_out.bias)}));
-  RETURN_IF_ERROR(kernels::LayerNormForward(
-      stream_, a.middle, At(tensors.norm2.weight), At(tensors.norm2.bias), n,
-      width, config_.norm_epsilon, a.norm2, a.norm2_statistics.mean,
-      a.norm2_statistics.rstd));
-  RETURN_IF_ERROR(MatMul(stream_, n, inner_width, width, {a.norm2, width},
-                         {At(tensors.inner.weight), inner_width}, a.inner,
-                         inner_width));
-  RETURN_IF_ERROR(kernels::BiasGeluForward(
-      stream_, a.inner, At(tensors.inner.bias), n, inner_width, a.gelu));
-  return MatMul(stream_, n, width, inner_width, {a.gelu, inner_width},
-                {At(tensors.outer.weight), width}, a.out, width,
-                {.residual = a.middle, .bias = At(tensors.outer.bias)});
+      Norm(extent, tensors.norm2, a.middle, a.norm2, a.norm2_statistics));
+  for (const Linear& part : tensors.inner) {
+    // GELU adds the bias itself.
+    RETURN_IF_ERROR(Product(extent, part, a.norm2, width, a.inner,
+                            inner_columns, nullptr, !config_.is_gpt2()));
+  }
+  if (config_.is_gpt2()) {
+    RETURN_IF_ERROR(kernels::BiasGeluForward(stream_, a.inner,
+                                             At(tensors.inner.front().bias), n,
+                                             inner_width, a.activated));
+  } else {
+    RETURN_IF_ERROR(kernels::SwiGluForward(stream_, a.inner, n, inner_width,
+                                           a.activated, a.activated_stride));
+  }
+  return Product(extent, tensors.outer, a.activated, a.activated_stride, a.out,
+                 width, a.middle);
 }
 
 absl::Status TransformerDecoder::Forward(const int32_t* tokens,
@@ -228,47 +366,82 @@ absl::Status TransformerDecoder::Forward(const int32_t* tokens,
   for (size_t i = 0; i < blocks_.size(); ++i) {
     RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], b.blocks[i]));
   }
-  RETURN_IF_ERROR(kernels::LayerNormForward(
-      stream_, b.blocks.back().out, At(final_norm_.weight),
-      At(final_norm_.bias), extent_.tokens(), config_.width,
-      config_.norm_epsilon, b.final_norm, b.final_statistics.mean,
-      b.final_statistics.rstd));
+  RETURN_IF_ERROR(Norm(extent_, final_norm_, b.blocks.back().out, b.final_norm,
+                       b.final_statistics));
   forward_parameters_ = parameters;
   return absl::OkStatus();
 }
 
-absl::Status TransformerDecoder::BackwardLinear(int weight, const float* in,
-                                                const float* out_gradient,
-                                                float* in_gradient,
-                                                GradientSink& sink) {
+absl::Status TransformerDecoder::BackwardProducts(
+    const std::vector<Linear>& parts, const float* in, int64_t in_stride,
+    const float* out_gradient, int64_t out_stride, float* in_gradient,
+    GradientSink& sink) {
   const int64_t n = extent_.tokens();
-  const int64_t in_width = layout_.tensors[weight].shape[0];
-  const int64_t out_width = layout_.tensors[weight].shape[1];
-  RETURN_IF_ERROR(MatMul(
-      stream_, in_width, out_width, n, {in, in_width, /*transposed=*/true},
-      {out_gradient, out_width}, buffers_->tensor_gradient, out_width));
-  RETURN_IF_ERROR(sink.Contribute(weight, buffers_->tensor_gradient));
-  return MatMul(stream_, n, in_width, out_width, {out_gradient, out_width},
-                {At(weight), out_width, /*transposed=*/true}, in_gradient,
-                in_width);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Linear& part = parts[i];
+    const float* const gradient = out_gradient + part.column;
+    float* const weight_gradient = buffers_->tensor_gradient;
+    if (part.out_by_in) {
+      RETURN_IF_ERROR(MatMul(stream_, part.out_width, part.in_width, n,
+                             {gradient, out_stride, /*transposed=*/true},
+                             {in, in_stride}, weight_gradient, part.in_width));
+    } else {
+      RETURN_IF_ERROR(MatMul(stream_, part.in_width, part.out_width, n,
+                             {in, in_stride, /*transposed=*/true},
+                             {gradient, out_stride}, weight_gradient,
+                             part.out_width));
+    }
+    RETURN_IF_ERROR(sink.Contribute(part.weight, weight_gradient));
+    const int64_t stride = part.out_by_in ? part.in_width : part.out_width;
+    RETURN_IF_ERROR(MatMul(stream_, n, part.in_width, part.out_width,
+                           {gradient, out_stride},
+                           {At(part.weight), stride, !part.out_by_in},
+                           in_gradient, part.in_width, {.accumulate = i > 0}));
+  }
+  return absl::OkStatus();
 }
 
-absl::Status TransformerDecoder::BackwardNorm(const TensorPair& norm,
+absl::Status TransformerDecoder::BackwardBiases(
+    const std::vector<Linear>& parts, const float* out_gradient,
+    int64_t out_stride, GradientSink& sink) {
+  if (parts.front().bias < 0) return absl::OkStatus();
+  float* const sums = buffers_->vector_gradients[0];
+  RETURN_IF_ERROR(kernels::ColumnSums(stream_, out_gradient, extent_.tokens(),
+                                      out_stride, sums, buffers_->workspace));
+  for (const Linear& part : parts) {
+    RETURN_IF_ERROR(sink.Contribute(part.bias, sums + part.column));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransformerDecoder::BackwardNorm(const NormTensors& norm,
                                               const float* in,
                                               const NormStatistics& statistics,
                                               bool first, GradientSink& sink) {
-  float* const* const vectors = buffers_->vector_gradients;
-  RETURN_IF_ERROR(kernels::LayerNormBackward(
-      stream_, in, At(norm.weight), statistics.mean, statistics.rstd,
-      buffers_->narrow_gradient, extent_.tokens(), config_.width,
-      {.x = buffers_->residual_gradient,
-       .overwrite = first,
-       .weight = vectors[0],
-       .bias = vectors[1],
-       .x_column_sums = vectors[2]},
-      buffers_->workspace));
-  RETURN_IF_ERROR(sink.Contribute(norm.weight, vectors[0]));
-  return sink.Contribute(norm.bias, vectors[1]);
+  DecoderBuffers& b = *buffers_;
+  float* const* const vectors = b.vector_gradients;
+  if (config_.is_gpt2()) {
+    RETURN_IF_ERROR(kernels::LayerNormBackward(
+        stream_, in, At(norm.weight), statistics.mean, statistics.rstd,
+        b.narrow_gradient, extent_.tokens(), config_.width,
+        {.x = b.residual_gradient,
+         .overwrite = first,
+         .weight = vectors[0],
+         .bias = vectors[1],
+         .x_column_sums = vectors[2]},
+        b.workspace));
+    RETURN_IF_ERROR(sink.Contribute(norm.weight, vectors[0]));
+    return sink.Contribute(norm.bias, vectors[1]);
+  }
+  RETURN_IF_ERROR(kernels::RmsNormBackward(stream_, in, At(norm.weight),
+                                           statistics.rstd, b.narrow_gradient,
+                                           extent_.tokens(), config_.width,
+                                           {.x = b.residual_gradient,
+                                            .overwrite = first,
+                                            .weight = vectors[0],
+                                            .x_column_sums = vectors[2]},
+                                           b.workspace));
+  return sink.Contribute(norm.weight, vectors[0]);
 }
 
 absl::Status TransformerDecoder::BackwardHead(GradientSink& sink) {
@@ -304,35 +477,55 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
                                                GradientSink& sink) {
   DecoderBuffers& b = *buffers_;
   const int64_t n = extent_.tokens();
-  float* const vector = b.vector_gradients[0];
+  const int64_t width = config_.width;
   // Left there by the norm behind this place; so for attention_out below.
-  RETURN_IF_ERROR(sink.Contribute(tensors.outer.bias, b.vector_gradients[2]));
-  RETURN_IF_ERROR(BackwardLinear(tensors.outer.weight, a.gelu,
-                                 b.residual_gradient, b.wide_gradient, sink));
-  RETURN_IF_ERROR(kernels::BiasGeluBackward(
-      stream_, a.inner, At(tensors.inner.bias), n, config_.inner_width,
-      b.wide_gradient, vector, b.workspace));
-  RETURN_IF_ERROR(sink.Contribute(tensors.inner.bias, vector));
-  RETURN_IF_ERROR(BackwardLinear(tensors.inner.weight, a.norm2, b.wide_gradient,
-                                 b.narrow_gradient, sink));
+  if (tensors.outer.bias >= 0) {
+    RETURN_IF_ERROR(sink.Contribute(tensors.outer.bias, b.vector_gradients[2]));
+  }
+  RETURN_IF_ERROR(BackwardProducts({tensors.outer}, a.activated,
+                                   a.activated_stride, b.residual_gradient,
+                                   width, b.wide_gradient, sink));
+  const float* inner_gradient = b.wide_gradient;
+  if (config_.is_gpt2()) {
+    const int bias = tensors.inner.front().bias;
+    float* const vector = b.vector_gradients[0];
+    RETURN_IF_ERROR(kernels::BiasGeluBackward(
+        stream_, a.inner, At(bias), n, config_.inner_width, b.wide_gradient,
+        vector, b.workspace));
+    RETURN_IF_ERROR(sink.Contribute(bias, vector));
+  } else {
+    RETURN_IF_ERROR(kernels::SwiGluBackward(stream_, a.inner, b.wide_gradient,
+                                            n, config_.inner_width));
+    inner_gradient = a.inner;
+    RETURN_IF_ERROR(BackwardBiases(tensors.inner, inner_gradient,
+                                   config_.inner_columns(), sink));
+  }
+  RETURN_IF_ERROR(BackwardProducts(tensors.inner, a.norm2, width,
+                                   inner_gradient, config_.inner_columns(),
+                                   b.narrow_gradient, sink));
   RETURN_IF_ERROR(BackwardNorm(tensors.norm2, a.middle, a.norm2_statistics,
                                /*first=*/false, sink));
 
-  RETURN_IF_ERROR(
-      sink.Contribute(tensors.attention_out.bias, b.vector_gradients[2]));
-  RETURN_IF_ERROR(BackwardLinear(tensors.attention_out.weight, a.attention,
-                                 b.residual_gradient, b.narrow_gradient, sink));
+  if (tensors.attention_out.bias >= 0) {
+    RETURN_IF_ERROR(
+        sink.Contribute(tensors.attention_out.bias, b.vector_gradients[2]));
+  }
+  RETURN_IF_ERROR(BackwardProducts({tensors.attention_out}, a.attention,
+                                   config_.query_width(), b.residual_gradient,
+                                   width, b.narrow_gradient, sink));
   RETURN_IF_ERROR(kernels::AttentionBackward(
       stream_, AttentionShapeOf(extent_), a.qkv, a.attention, a.log_sum_exp,
       b.narrow_gradient, b.wide_gradient, b.workspace));
-  RETURN_IF_ERROR(kernels::ColumnSums(stream_, b.wide_gradient, n,
-                                      3 * config_.width, vector, b.workspace));
-  RETURN_IF_ERROR(sink.Contribute(tensors.qkv.bias, vector));
-  RETURN_IF_ERROR(BackwardLinear(tensors.qkv.weight, a.norm1, b.wide_gradient,
-                                 b.narrow_gradient, sink));
+  RETURN_IF_ERROR(RotateHeads(extent_, kernels::RotaryDirection::kBackward,
+                              b.wide_gradient));
+  RETURN_IF_ERROR(
+      BackwardBiases(tensors.qkv, b.wide_gradient, config_.qkv_width(), sink));
+  RETURN_IF_ERROR(BackwardProducts(tensors.qkv, a.norm1, width, b.wide_gradient,
+                                   config_.qkv_width(), b.narrow_gradient,
+                                   sink));
   RETURN_IF_ERROR(BackwardNorm(tensors.norm1, a.in, a.norm1_statistics,
                                /*first=*/false, sink));
-  return sink.UnitDone(layout_.tensors[tensors.qkv.weight].unit);
+  return sink.UnitDone(layout_.tensors[tensors.norm1.weight].unit);
 }
 
 absl::Status TransformerDecoder::BackwardEmbedding(GradientSink& sink) {
@@ -341,10 +534,12 @@ absl::Status TransformerDecoder::BackwardEmbedding(GradientSink& sink) {
       stream_, b.tokens, b.residual_gradient, extent_.tokens(),
       config_.vocabulary, config_.width, b.tensor_gradient));
   RETURN_IF_ERROR(sink.Contribute(token_embedding_, b.tensor_gradient));
-  RETURN_IF_ERROR(kernels::PositionEmbeddingBackward(
-      stream_, b.residual_gradient, extent_.rows, extent_.sequence_length,
-      config_.position_max, config_.width, b.tensor_gradient));
-  RETURN_IF_ERROR(sink.Contribute(position_embedding_, b.tensor_gradient));
+  if (position_embedding_ >= 0) {
+    RETURN_IF_ERROR(kernels::PositionEmbeddingBackward(
+        stream_, b.residual_gradient, extent_.rows, extent_.sequence_length,
+        config_.position_max, config_.width, b.tensor_gradient));
+    RETURN_IF_ERROR(sink.Contribute(position_embedding_, b.tensor_gradient));
+  }
   return sink.UnitDone(layout_.tensors[token_embedding_].unit);
 }
 
@@ -378,10 +573,7 @@ absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
   for (const BlockTensors& block : blocks_) {
     RETURN_IF_ERROR(ForwardBlock(extent, block, a));
   }
-  return kernels::LayerNormForward(
-      stream_, a.out, At(final_norm_.weight), At(final_norm_.bias),
-      extent.tokens(), config_.width, config_.norm_epsilon, a.norm1,
-      a.norm1_statistics.mean, a.norm1_statistics.rstd);
+  return Norm(extent, final_norm_, a.out, a.norm1, a.norm1_statistics);
 }
 
 absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
@@ -457,15 +649,17 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
   if (sequence_length < 1 || sequence_length > config.position_max) {
     return absl::InvalidArgumentError(absl::StrCat(
         "sequence_length=", sequence_length,
-        ": expected 1 to the model's n_positions=", config.position_max));
+        ": expected 1 to the model's longest, ", config.position_max));
   }
   LS_CHECK(layout.element_count == MakeLayout(config).element_count);
   ASSIGN_OR_RETURN(auto buffers,
                    DecoderBuffers::Create(config, layout, rows, sequence_length,
                                           stream.device()));
-  return std::make_unique<TransformerDecoder>(config, layout,
-                                              Extent{rows, sequence_length},
-                                              stream, std::move(buffers));
+  auto decoder = std::make_unique<TransformerDecoder>(
+      config, layout, Extent{rows, sequence_length}, stream,
+      std::move(buffers));
+  RETURN_IF_ERROR(decoder->Prepare());
+  return decoder;
 }
 
 }  // namespace lockstep

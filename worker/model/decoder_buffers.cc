@@ -7,6 +7,7 @@
 #include "kernels/column_sums.h"
 #include "kernels/gelu.h"
 #include "kernels/layer_norm.h"
+#include "kernels/rms_norm.h"
 
 namespace lockstep {
 namespace {
@@ -45,10 +46,10 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
            int64_t sequence_length, kernels::Device& device, Carver& carver,
            DecoderBuffers& b) {
   const int64_t tokens = rows * sequence_length;
-  const int64_t wide = std::max(3 * c.width, c.inner_width);
+  const int64_t wide = std::max(c.qkv_width(), c.inner_columns());
   const auto statistics = [&] {
     NormStatistics s;
-    s.mean = carver.Floats(tokens);
+    if (c.is_gpt2()) s.mean = carver.Floats(tokens);
     s.rstd = carver.Floats(tokens);
     return s;
   };
@@ -61,21 +62,28 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
     block.in = in;
     block.norm1_statistics = statistics();
     block.norm1 = carver.Floats(tokens * c.width);
-    block.qkv = carver.Floats(tokens * 3 * c.width);
-    block.attention = carver.Floats(tokens * c.width);
+    block.qkv = carver.Floats(tokens * c.qkv_width());
+    block.attention = carver.Floats(tokens * c.query_width());
     block.log_sum_exp = carver.Floats(tokens * c.head_count);
     block.middle = carver.Floats(tokens * c.width);
     block.norm2_statistics = statistics();
     block.norm2 = carver.Floats(tokens * c.width);
-    block.inner = carver.Floats(tokens * c.inner_width);
-    block.gelu = carver.Floats(tokens * c.inner_width);
+    block.inner = carver.Floats(tokens * c.inner_columns());
+    block.activated = carver.Floats(tokens * c.inner_width);
+    block.activated_stride = c.inner_width;
     block.out = carver.Floats(tokens * c.width);
     in = block.out;
   }
   b.final_statistics = statistics();
   b.final_norm = carver.Floats(tokens * c.width);
 
-  b.narrow_gradient = carver.Floats(tokens * c.width);
+  if (!c.is_gpt2()) {
+    b.cosine = carver.Floats(sequence_length * c.head_width / 2);
+    b.sine = carver.Floats(sequence_length * c.head_width / 2);
+  }
+
+  b.narrow_gradient =
+      carver.Floats(tokens * std::max(c.width, c.query_width()));
   b.wide_gradient = carver.Floats(tokens * wide);
   b.residual_gradient = carver.Floats(tokens * c.width);
   int64_t largest = 0;
@@ -83,7 +91,9 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
     largest = std::max(largest, tensor.element_count);
   }
   b.tensor_gradient = carver.Floats(largest);
-  for (float*& vector : b.vector_gradients) vector = carver.Floats(wide);
+  for (float*& vector : b.vector_gradients) {
+    vector = carver.Floats(std::max(wide, c.width));
+  }
 
   b.head_slice_tokens = std::min(
       tokens, std::max<int64_t>(kHeadSliceLogits / c.vocabulary / 64 * 64, 64));
@@ -95,19 +105,24 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
   BlockActivations& e = b.evaluation;
   e.in = e.middle = e.out = b.residual_gradient;
   e.norm1 = e.attention = e.norm2 = b.narrow_gradient;
-  e.qkv = e.inner = e.gelu = b.wide_gradient;
+  // SwiGLU's result takes the place of its gate.
+  e.qkv = e.inner = e.activated = b.wide_gradient;
+  e.activated_stride = c.inner_columns();
   e.norm1_statistics = e.norm2_statistics = statistics();
   e.log_sum_exp = carver.Floats(tokens * c.head_count);
 
-  const kernels::AttentionShape attention{.row_count = rows,
-                                          .sequence_length = sequence_length,
-                                          .head_count = c.head_count,
-                                          .head_width = c.head_width()};
-  b.workspace = carver.Floats(
-      std::max({kernels::AttentionWorkspace(device, attention),
-                kernels::LayerNormWorkspace(tokens, c.width),
-                kernels::BiasGeluWorkspace(tokens, c.inner_width),
-                kernels::ColumnSumsWorkspace(tokens, 3 * c.width)}));
+  const kernels::AttentionShape attention{
+      .row_count = rows,
+      .sequence_length = sequence_length,
+      .head_count = c.head_count,
+      .key_value_head_count = c.key_value_head_count,
+      .head_width = c.head_width};
+  b.workspace = carver.Floats(std::max(
+      {kernels::AttentionWorkspace(device, attention),
+       c.is_gpt2() ? kernels::LayerNormWorkspace(tokens, c.width)
+                   : kernels::RmsNormWorkspace(tokens, c.width),
+       c.is_gpt2() ? kernels::BiasGeluWorkspace(tokens, c.inner_width) : 0,
+       kernels::ColumnSumsWorkspace(tokens, wide)}));
 }
 
 }  // namespace

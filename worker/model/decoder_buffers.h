@@ -16,7 +16,7 @@ namespace lockstep {
 
 // What a normalisation leaves for its backward; (tokens) each.
 struct NormStatistics {
-  float* mean = nullptr;
+  float* mean = nullptr;  // Of layer norm.
   float* rstd = nullptr;
 };
 
@@ -25,15 +25,18 @@ struct BlockActivations {
   float* in = nullptr;  // (width); the previous block's out.
   NormStatistics norm1_statistics;
   float* norm1 = nullptr;        // (width)
-  float* qkv = nullptr;          // (3 width)
-  float* attention = nullptr;    // (width), before its output product.
+  float* qkv = nullptr;          // (qkv_width), turned where rotary.
+  float* attention = nullptr;    // (query_width), before its output product.
   float* log_sum_exp = nullptr;  // (head_count)
   float* middle = nullptr;       // (width): in + attention's part.
   NormStatistics norm2_statistics;
   float* norm2 = nullptr;  // (width)
-  float* inner = nullptr;  // (inner_width), before bias and activation.
-  float* gelu = nullptr;   // (inner_width)
-  float* out = nullptr;    // (width): middle + the feed-forward part.
+  // (inner_columns): before GELU and its bias; or gate and up of SwiGLU, which
+  // backward overwrites with their gradient.
+  float* inner = nullptr;
+  float* activated = nullptr;  // (inner_width), rows activated_stride apart.
+  int64_t activated_stride = 0;
+  float* out = nullptr;  // (width): middle + the feed-forward part.
 };
 
 // All pointers are into one allocation.
@@ -54,12 +57,16 @@ class DecoderBuffers {
   NormStatistics final_statistics;
   float* final_norm = nullptr;  // (tokens, width)
 
+  // Of rotary positions: (sequence_length, head_width / 2) each.
+  float* cosine = nullptr;
+  float* sine = nullptr;
+
   // Backward's own.
-  float* narrow_gradient = nullptr;    // (tokens, width)
-  float* wide_gradient = nullptr;      // (tokens, max(3 width, inner_width))
+  float* narrow_gradient = nullptr;  // (tokens, max(width, query_width))
+  float* wide_gradient = nullptr;    // (tokens, max(qkv_width, inner_columns))
   float* residual_gradient = nullptr;  // (tokens, width)
   float* tensor_gradient = nullptr;    // (elements of the largest tensor)
-  // (max(3 width, inner_width)) each: of vectors, such as a bias.
+  // (max(width, qkv_width, inner_columns)) each: of vectors, such as a bias.
   float* vector_gradients[3] = {};
 
   // The head's, a slice of rows at a time.

@@ -1,5 +1,5 @@
 // The decoder against values computed in float64 by PyTorch: the loss and the
-// gradient of the first step of tests/reference/gpt2_pretrain.
+// gradient of the first step of tests/reference/.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,8 +9,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/layout.h"
 #include "common/model_config.h"
 #include "kernels/device.h"
@@ -19,16 +21,29 @@
 namespace lockstep {
 namespace {
 
-constexpr char kFolder[] = "tests/reference/gpt2_pretrain/";
+// A reference case, and the rows of a micro-batch: how the 8 rows of the step
+// are split must not matter.
+using Case = std::tuple<const char*, int64_t>;
 
-std::string ReadFile(const std::string& name) {
-  std::ifstream file(kFolder + name, std::ios::binary);
+class DecoderReferenceTest : public testing::TestWithParam<Case> {
+ protected:
+  std::string ReadFile(const std::string& name) const;
+  std::map<std::string, std::vector<float>> ReadTensors(
+      const std::string& name) const;
+  ModelConfig ReadConfig() const;
+};
+
+std::string DecoderReferenceTest::ReadFile(const std::string& name) const {
+  std::ifstream file(
+      absl::StrCat("tests/reference/", std::get<0>(GetParam()), "/", name),
+      std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 // Float32 tensors by name; for files that are known to be right.
-std::map<std::string, std::vector<float>> ReadTensors(const std::string& name) {
+std::map<std::string, std::vector<float>> DecoderReferenceTest::ReadTensors(
+    const std::string& name) const {
   const std::string file = ReadFile(name);
   uint64_t header_size;
   std::memcpy(&header_size, file.data(), sizeof(header_size));
@@ -47,14 +62,28 @@ std::map<std::string, std::vector<float>> ReadTensors(const std::string& name) {
   return tensors;
 }
 
-ModelConfig ReadConfig() {
+ModelConfig DecoderReferenceTest::ReadConfig() const {
   const auto json = nlohmann::json::parse(ReadFile("config.json"));
   ModelConfig config;
+  if (json["model_type"] == "llama") {
+    config.family = ModelFamily::kLlama;
+    config.vocabulary = json["vocab_size"];
+    config.position_max = json["max_position_embeddings"];
+    config.width = json["hidden_size"];
+    config.layer_count = json["num_hidden_layers"];
+    config.SetPlainHeads(json["num_attention_heads"]);
+    config.key_value_head_count = json["num_key_value_heads"];
+    config.inner_width = json["intermediate_size"];
+    config.norm_epsilon = json["rms_norm_eps"];
+    config.rotary_base = json["rope_theta"];
+    config.tied_head = json["tie_word_embeddings"];
+    return config;
+  }
   config.vocabulary = json["vocab_size"];
   config.position_max = json["n_positions"];
   config.width = json["n_embd"];
   config.layer_count = json["n_layer"];
-  config.head_count = json["n_head"];
+  config.SetPlainHeads(json["n_head"]);
   config.inner_width = 4 * config.width;
   config.norm_epsilon = json["layer_norm_epsilon"];
   config.tied_head = json["tie_word_embeddings"];
@@ -82,12 +111,8 @@ class SummingSink : public GradientSink {
   std::vector<std::vector<double>> sums_;
 };
 
-// The parameter is the rows of a micro-batch: how the 8 rows of the step are
-// split must not matter.
-class DecoderReferenceTest : public testing::TestWithParam<int64_t> {};
-
 TEST_P(DecoderReferenceTest, FirstStepIsAsInFloat64) {
-  const int64_t rows = GetParam();
+  const int64_t rows = std::get<1>(GetParam());
   const auto expected = nlohmann::json::parse(ReadFile("expected.json"));
   const int64_t step_rows = expected["rows"];
   const int64_t row_tokens = expected["row_tokens"];
@@ -148,8 +173,10 @@ TEST_P(DecoderReferenceTest, FirstStepIsAsInFloat64) {
   EXPECT_NEAR(std::sqrt(norm), first["grad_norm"].get<double>(), 2e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(RowsOfAMicroBatch, DecoderReferenceTest,
-                         testing::Values(1, 2, 4, 8));
+INSTANTIATE_TEST_SUITE_P(CasesAndRows, DecoderReferenceTest,
+                         testing::Combine(testing::Values("gpt2_pretrain",
+                                                          "llama_pretrain"),
+                                          testing::Values(1, 2, 4, 8)));
 
 }  // namespace
 }  // namespace lockstep

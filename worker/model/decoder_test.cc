@@ -26,9 +26,39 @@ ModelConfig SmallConfig() {
   config.position_max = 40;
   config.width = 48;
   config.layer_count = 2;
-  config.head_count = 3;
+  config.SetPlainHeads(3);
   config.inner_width = 100;
   return config;
+}
+
+// Heads that together are wider than the model, two of which share their keys.
+ModelConfig SmallLlama() {
+  ModelConfig config;
+  config.family = ModelFamily::kLlama;
+  config.vocabulary = 61;
+  config.position_max = 40;
+  config.width = 40;
+  config.layer_count = 2;
+  config.head_count = 4;
+  config.key_value_head_count = 2;
+  config.head_width = 14;
+  config.inner_width = 70;
+  config.rotary_base = 500;
+  config.rotary_scaling = RotaryScaling{.original_position_max = 64};
+  return config;
+}
+
+// As Qwen2 has them, and Llama with all of its own.
+std::vector<ModelConfig> Llamas() {
+  std::vector<ModelConfig> configs(4, SmallLlama());
+  configs[1].tied_head = false;
+  configs[2].family = ModelFamily::kQwen2;
+  configs[2].qkv_bias = true;
+  configs[2].rotary_scaling.reset();
+  configs[3].qkv_bias = true;
+  configs[3].attention_out_bias = true;
+  configs[3].inner_bias = true;
+  return configs;
 }
 
 // Copies every contribution, in the order it came.
@@ -223,11 +253,36 @@ TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithOneToken) {
   ExpectGradientIsSlope(SmallConfig(), 1, 1);
 }
 
+TEST(DecoderTest, GradientIsTheSlopeOfTheLossOfLlamas) {
+  for (const ModelConfig& config : Llamas()) {
+    ExpectGradientIsSlope(config, 3, 37);
+  }
+}
+
+TEST(DecoderTest, BitsOfLlamasDoNotDependOnThreads) {
+  for (ModelConfig config : Llamas()) {
+    config.width = 192;
+    config.inner_width = 700;
+    Model one(config, 5, 37, 1);
+    RecordingSink expected(one.layout);
+    const LossSum loss = one.Step(expected);
+    const double evaluated = one.Evaluate(5).nats;
+    for (const int threads : {2, 3}) {
+      Model model(config, 5, 37, threads);
+      RecordingSink sink(model.layout);
+      EXPECT_EQ(model.Step(sink).nats, loss.nats);
+      EXPECT_TRUE(SameBits(sink, expected));
+      EXPECT_EQ(model.Evaluate(5).nats, evaluated);
+    }
+  }
+}
+
 TEST(DecoderTest, GradientIsTheSlopeOfTheLossOverSlicesOfTheHead) {
   // With so large a vocabulary 64 rows of logits are computed at a time.
   ModelConfig config = SmallConfig();
   config.vocabulary = 200'000;
   config.width = 6;
+  config.SetPlainHeads(3);
   config.inner_width = 8;
   config.layer_count = 1;
   ExpectGradientIsSlope(config, 4, 37);
@@ -238,6 +293,7 @@ TEST(DecoderTest, BitsDoNotDependOnThreads) {
     ModelConfig config = SmallConfig();
     config.tied_head = tied;
     config.width = 192;
+    config.SetPlainHeads(3);
     config.inner_width = 700;
     Model one(config, 5, 37, 1);
     RecordingSink expected(one.layout);
@@ -443,7 +499,7 @@ TEST(DecoderTest, WrongShapesAreRefusedByName) {
   };
   for (const Case& c :
        {Case{0, 5, "micro_batch_size=0"}, Case{1, 0, "sequence_length=0"},
-        Case{1, 41, "n_positions=40"}}) {
+        Case{1, 41, "longest, 40"}}) {
     const auto decoder =
         Decoder::Create(config, layout, c.rows, c.sequence_length, **stream);
     EXPECT_EQ(decoder.status().code(), absl::StatusCode::kInvalidArgument);
@@ -459,6 +515,7 @@ TEST(DecoderTest, TooLargeAMicroBatchIsRefusedAtOnce) {
   ASSERT_TRUE(stream.ok());
   ModelConfig config = SmallConfig();
   config.width = 3000;
+  config.SetPlainHeads(3);
   config.inner_width = 12000;
   config.position_max = 100'000;
 

@@ -56,7 +56,7 @@ class SampleFromFolderTest : public testing::Test {
     config.position_max = 8;
     config.width = 16;
     config.layer_count = 2;
-    config.head_count = 2;
+    config.SetPlainHeads(2);
     config.inner_width = 32;
     config.initializer_range = 0.5;
     const Layout layout = MakeLayout(config);

@@ -27,7 +27,7 @@ Layout FakeLayout() {
   c.position_max = 13;
   c.width = 20;
   c.layer_count = 3;
-  c.head_count = 2;
+  c.SetPlainHeads(2);
   c.inner_width = 33;
   return MakeLayout(c);
 }

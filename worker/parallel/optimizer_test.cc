@@ -15,7 +15,7 @@ Layout SmallLayout() {
   c.position_max = 3;
   c.width = 6;
   c.layer_count = 1;
-  c.head_count = 1;
+  c.SetPlainHeads(1);
   c.inner_width = 7;
   return MakeLayout(c);
 }

@@ -13,7 +13,7 @@ Layout SmallLayout(bool tied = true) {
   c.position_max = 9;
   c.width = 12;
   c.layer_count = 2;
-  c.head_count = 2;
+  c.SetPlainHeads(2);
   c.inner_width = 20;
   c.tied_head = tied;
   return MakeLayout(c);

@@ -48,6 +48,8 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
 
     if (spec.model().has_gpt2()) {
       job.model_ = ToModelConfig(spec.model().gpt2());
+    } else if (spec.model().has_llama()) {
+      job.model_ = ToModelConfig(spec.model().llama());
     } else {
       ASSIGN_OR_RETURN(job.source_,
                        HuggingFaceModel::Open(job.source_folder()));
@@ -59,7 +61,7 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
     const v1::DataSpec& data = spec.data();
     if (data.sequence_length() > job.model_.position_max) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "data.sequence_length: expected at most the model's n_positions=",
+          "data.sequence_length: expected at most the model's longest, ",
           job.model_.position_max, ", got ", data.sequence_length()));
     }
     TokenSourceOptions options;
