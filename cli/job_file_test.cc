@@ -208,13 +208,16 @@ TEST(JobFileTest, EveryFaultHasItsPlaceAndSaysWhatIsExpected) {
        "\"true\""},
       // Values by name.
       {"data: {format: bytes}",
-       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16 or TOKENS_U32, "
+       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16, TOKENS_U32 or "
+       "LLM_C, "
        "got \"bytes\": did you mean BYTES?"},
       {"data: {format: TEXT}",
-       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16 or TOKENS_U32, "
+       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16, TOKENS_U32 or "
+       "LLM_C, "
        "got \"TEXT\""},
       {"data: {format: 1}",
-       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16 or TOKENS_U32, "
+       "job.yaml:1:16: data.format: expected BYTES, TOKENS_U16, TOKENS_U32 or "
+       "LLM_C, "
        "got \"1\""},
       {"schedule: {decay: [COSINE]}",
        "job.yaml:1:19: schedule.decay: expected CONSTANT, LINEAR or COSINE, "

@@ -381,12 +381,23 @@ class Resolver {
     for (int i = 0; i < std::min(data.files_size(), 10'000); ++i) {
       Path(absl::StrCat("data.files[", i, "]"), data.mutable_files(i));
     }
+    if (!data.mask_files().empty() &&
+        data.mask_files_size() != data.files_size()) {
+      faults_.Add("data.mask_files",
+                  absl::StrCat("none, or one for each of data.files, ",
+                               data.files_size()),
+                  absl::StrCat(data.mask_files_size()));
+    }
+    for (int i = 0; i < std::min(data.mask_files_size(), 10'000); ++i) {
+      Path(absl::StrCat("data.mask_files[", i, "]"),
+           data.mutable_mask_files(i));
+    }
     if (data.format() == v1::DataSpec::FORMAT_UNSPECIFIED ||
         !v1::DataSpec::Format_IsValid(data.format())) {
-      faults_.Add("data.format", "BYTES, TOKENS_U16 or TOKENS_U32 (required)",
-                  data.format() == 0
-                      ? "nothing"
-                      : absl::StrCat(static_cast<int>(data.format())));
+      faults_.Add(
+          "data.format", "BYTES, TOKENS_U16, TOKENS_U32 or LLM_C (required)",
+          data.format() == 0 ? "nothing"
+                             : absl::StrCat(static_cast<int>(data.format())));
     }
     RequiredInt("data.sequence_length", data.sequence_length(), 1,
                 kSequenceLengthMax);

@@ -155,7 +155,7 @@ std::vector<Bounds> AllBounds() {
        {"-1", "0", "1048577"}},
       {"data.stride", "data { stride: $ }", {"0", "1", kInt32Max}, {"-1"}},
       {"data.order", "data { order: $ }", {"0", "1", "2"}, {"3", "-1"}},
-      {"data.format", "data { format: $ }", {"1", "2", "3"}, {"0", "4"}},
+      {"data.format", "data { format: $ }", {"1", "2", "3", "4"}, {"0", "5"}},
       {"data.held_out_fraction",
        "data { held_out_fraction: $ }",
        {"0", "1e-9", "0.5"},
@@ -312,6 +312,12 @@ TEST(SpecTest, RulesBetweenFields) {
       {"batch { global_batch_size: 16 micro_batch_size: 32 }",
        "batch.global_batch_size: expected a multiple of micro_batch_size=32, "
        "got 16"},
+      {R"(data { mask_files: "/m" })", nullptr},
+      {R"(data { mask_files: "/m" mask_files: "/n" })",
+       "data.mask_files: expected none, or one for each of data.files, 1, got "
+       "2"},
+      {R"(data { mask_files: "m" })",
+       "data.mask_files[0]: expected an absolute path, got \"m\""},
       {"model { gpt2 { n_positions: 64 } }", nullptr},
       {"model { gpt2 { n_positions: 63 } }",
        "model.gpt2.n_positions: expected at least data.sequence_length=64, "
@@ -389,7 +395,8 @@ TEST(SpecTest, AnEmptySpecLacksEverythingThatIsRequired) {
           "got "
           "nothing",
           "data.files: expected 1 to 10000 paths (required), got nothing",
-          "data.format: expected BYTES, TOKENS_U16 or TOKENS_U32 (required), "
+          "data.format: expected BYTES, TOKENS_U16, TOKENS_U32 or LLM_C "
+          "(required), "
           "got nothing",
           "data.sequence_length: expected 1 to 1048576 (required), got 0",
           "batch.global_batch_size: expected 1 to 1048576 (required), got 0",

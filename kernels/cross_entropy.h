@@ -13,10 +13,12 @@
 
 namespace lockstep::kernels {
 
-// losses[r] = log(sum over v of exp(logits[r, v])) - logits[r, targets[r]]
+// losses[r] = log(sum over v of exp(logits[r, v])) - logits[r, targets[r]],
+// and 0 for a row that does not count.
 //
 // logits:  (row_count, vocabulary) read
-// targets: (row_count) read; each 0 to vocabulary - 1, which the caller checks
+// targets: (row_count) read; each 0 to vocabulary - 1, which the caller checks,
+//          or negative: the row does not count
 // losses:  (row_count) written
 //
 // vocabulary: positive.
@@ -28,6 +30,8 @@ absl::Status CrossEntropyForward(Stream& stream, const float* logits,
 //
 //   logits[r, v] = exp(logits[r, v]) / (sum over w of exp(logits[r, w]))
 //                  - (v = targets[r])
+//
+// and 0 in a row that does not count.
 //
 // logits: (row_count, vocabulary) read and written
 absl::Status CrossEntropyForwardBackward(Stream& stream, float* logits,

@@ -15,6 +15,11 @@ CrossEntropyReference CrossEntropyOf(const std::vector<double>& logits,
       row_count == 0 ? 0 : std::ssize(logits) / row_count;
   for (int64_t row = 0; row < row_count; ++row) {
     double* const x = &r.gradient[row * vocabulary];
+    if (targets[row] < 0) {
+      std::fill(x, x + vocabulary, 0);
+      r.losses.push_back(0);
+      continue;
+    }
     const double max = *std::max_element(x, x + vocabulary);
     double sum = 0;
     for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(x[v] - max);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cross_entropy.h"
 
+#include <cstring>
+
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -69,13 +71,15 @@ void CrossEntropyForward(ThreadPool& pool, const float* logits,
                          const int32_t* targets, int64_t row_count,
                          int64_t vocabulary, float* losses) {
   const auto loss = LS_DISPATCH(LossOfRow);
-  ParallelForBlocks(pool, row_count, kRowBlock,
-                    [&](int64_t begin, int64_t end, int) {
-                      for (int64_t row = begin; row < end; ++row) {
-                        losses[row] = loss(logits + row * vocabulary,
-                                           targets[row], vocabulary, nullptr);
-                      }
-                    });
+  ParallelForBlocks(
+      pool, row_count, kRowBlock, [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; ++row) {
+          losses[row] = targets[row] < 0
+                            ? 0
+                            : loss(logits + row * vocabulary, targets[row],
+                                   vocabulary, nullptr);
+        }
+      });
 }
 
 void CrossEntropyForwardBackward(ThreadPool& pool, float* logits,
@@ -86,6 +90,11 @@ void CrossEntropyForwardBackward(ThreadPool& pool, float* logits,
                     [&](int64_t begin, int64_t end, int) {
                       for (int64_t row = begin; row < end; ++row) {
                         float* const x = logits + row * vocabulary;
+                        if (targets[row] < 0) {
+                          std::memset(x, 0, vocabulary * sizeof(float));
+                          losses[row] = 0;
+                          continue;
+                        }
                         losses[row] = loss(x, targets[row], vocabulary, x);
                         x[targets[row]] -= 1;
                       }

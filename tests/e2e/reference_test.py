@@ -37,7 +37,7 @@ def relative_error(got, want):
 
 
 class ReferenceTest(harness.JobTest):
-    def check(self, name, workers, micro_batch_size):
+    def check(self, name, workers, micro_batch_size, masked=False):
         case = os.path.join(CASES, name)
         with open(os.path.join(case, "expected.json")) as f:
             expected = json.load(f)
@@ -49,6 +49,8 @@ class ReferenceTest(harness.JobTest):
         spec["data"] = {"files": [os.path.join(case, "tokens.i32")], "format": "TOKENS_U32",
                         "sequence_length": expected["row_tokens"] - 1, "stride": expected["row_tokens"],
                         "order": "SEQUENTIAL"}
+        if masked:
+            spec["data"]["mask_files"] = [os.path.join(case, "mask.u8")]
         spec["batch"] = {"global_batch_size": expected["rows"], "micro_batch_size": micro_batch_size}
         spec["schedule"] = {"max_steps": steps, "warmup_steps": optimizer["warmup_steps"], "decay": "COSINE",
                             "peak_learning_rate": optimizer["peak_lr"],
@@ -83,6 +85,12 @@ class ReferenceTest(harness.JobTest):
 
     def test_a_gpt2_on_three_workers(self):
         self.check("gpt2_pretrain", workers=3, micro_batch_size=1)
+
+    def test_a_gpt2_with_a_mask_on_one_worker(self):
+        self.check("gpt2_sft", workers=1, micro_batch_size=8, masked=True)
+
+    def test_a_gpt2_with_a_mask_on_three_workers(self):
+        self.check("gpt2_sft", workers=3, micro_batch_size=1, masked=True)
 
     def test_a_llama_on_one_worker(self):
         self.check("llama_pretrain", workers=1, micro_batch_size=8)

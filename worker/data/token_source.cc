@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,14 +18,58 @@ constexpr int64_t kFilesMax = 10'000;
 constexpr int64_t kBlockBytes = 64 << 10;
 constexpr int64_t kBlockCount = 1024;
 
-int WidthOf(TokenFormat format) {
+// Of llm.c's files, which begin with 256 little-endian 32-bit integers.
+constexpr int64_t kLlmcHeaderBytes = 1024;
+
+absl::StatusOr<FileForm> LlmcForm(const RandomAccessFile& file) {
+  const auto wrong = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), ": ", what,
+                     "; expected the header of llm.c's token files "
+                     "(data.format is LLM_C)"));
+  };
+  if (file.size() < kLlmcHeaderBytes) {
+    return wrong(absl::StrCat("has ", file.size(), " bytes"));
+  }
+  unsigned char header[12];
+  RETURN_IF_ERROR(file.ReadAt(0, sizeof header, header));
+  const auto word = [&](int i) {
+    uint32_t value = 0;
+    for (int b = 0; b < 4; ++b) {
+      value |= static_cast<uint32_t>(header[4 * i + b]) << (8 * b);
+    }
+    return value;
+  };
+  // Magic number and version: those of GPT-2's tokens and of Llama 3's.
+  FileForm form{.header_bytes = kLlmcHeaderBytes};
+  if (word(0) == 20240520 && word(1) == 1) {
+    form.unit_bytes = 2;
+  } else if (word(0) == 20240801 && word(1) == 7) {
+    form.unit_bytes = 4;
+  } else {
+    return wrong(absl::StrCat("begins with ", word(0), ", ", word(1)));
+  }
+  const int64_t expected =
+      kLlmcHeaderBytes + int64_t{word(2)} * form.unit_bytes;
+  if (file.size() != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), ": has ", file.size(), " bytes; expected ",
+                     expected, ", since its header says ", word(2), " tokens"));
+  }
+  return form;
+}
+
+absl::StatusOr<FileForm> FormOf(TokenFormat format,
+                                const RandomAccessFile& file) {
   switch (format) {
     case TokenFormat::kBytes:
-      return 1;
+      return FileForm{.unit_bytes = 1};
     case TokenFormat::kTokensU16:
-      return 2;
+      return FileForm{.unit_bytes = 2};
     case TokenFormat::kTokensU32:
-      return 4;
+      return FileForm{.unit_bytes = 4};
+    case TokenFormat::kLlmc:
+      return LlmcForm(file);
   }
   LS_CHECK(false);
 }
@@ -77,32 +122,32 @@ absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(
 }
 
 absl::Status TokenSource::OpenFiles() {
-  const int width = WidthOf(options_.format);
-  int64_t joined_bytes = 0;
-  for (const std::string& path : options_.files) {
-    absl::StatusOr<RandomAccessFile> file = RandomAccessFile::Open(path);
-    if (!file.ok()) return Annotate(file.status(), "data.files");
-    if (file->size() == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data.files: ", path, ": is empty; expected tokens"));
-    }
-    if (file->size() % width != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data.files: ", path, ": has ", file->size(),
-          " bytes; expected a multiple of ", width, ", as data.format says"));
-    }
-    if (file->size() > std::numeric_limits<int64_t>::max() - joined_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data.files: ", path, ": with it there are more than 2^63 bytes"));
-    }
-    DataFile& added = files_.emplace_back();
-    added.path = path;
-    added.first_byte = joined_bytes;
-    added.byte_count = file->size();
-    joined_bytes += file->size();
-    if (files_.size() <= kOpenFilesMax) added.open = *std::move(file);
+  ASSIGN_OR_RETURN(tokens_,
+                   JoinedFiles::Open("data.files", options_.files,
+                                     [&](const RandomAccessFile& file) {
+                                       return FormOf(options_.format, file);
+                                     }));
+  token_count_ = tokens_->unit_count();
+  if (options_.mask_files.empty()) return absl::OkStatus();
+  if (options_.mask_files.size() != options_.files.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.mask_files: expected one for each of data.files, ",
+        options_.files.size(), ", got ", options_.mask_files.size()));
   }
-  token_count_ = joined_bytes / width;
+  ASSIGN_OR_RETURN(mask_,
+                   JoinedFiles::Open("data.mask_files", options_.mask_files,
+                                     [](const RandomAccessFile&) {
+                                       return FileForm{.unit_bytes = 1};
+                                     }));
+  for (int i = 0; i < mask_->file_count(); ++i) {
+    const int64_t tokens = tokens_->byte_count(i) / tokens_->unit_bytes();
+    if (mask_->byte_count(i) != tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.mask_files: ", mask_->path(i), ": has ",
+                       mask_->byte_count(i), " bytes; expected ", tokens,
+                       ", one for each token of ", tokens_->path(i)));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -114,7 +159,7 @@ absl::Status TokenSource::CutSamples() {
   if (training_token_count_ < length + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data: ", training_token_count_, " tokens to train on (", token_count_,
-        " in ", files_.size(), " file(s), ", held_out,
+        " in ", tokens_->file_count(), " file(s), ", held_out,
         " of them held out); expected at least ", length + 1,
         ", one sample of sequence_length + 1; give more data or a smaller "
         "data.sequence_length"));
@@ -137,44 +182,11 @@ absl::Status TokenSource::CutSamples() {
   return absl::OkStatus();
 }
 
-const TokenSource::DataFile& TokenSource::FileAt(int64_t joined_byte) const {
-  const auto after = std::upper_bound(
-      files_.begin(), files_.end(), joined_byte,
-      [](int64_t byte, const DataFile& f) { return byte < f.first_byte; });
-  return *(after - 1);
-}
-
-absl::Status TokenSource::ReadJoined(int64_t joined_byte, int64_t byte_count,
-                                     unsigned char* out) const {
-  while (byte_count > 0) {
-    const DataFile& file = FileAt(joined_byte);
-    const int64_t offset = joined_byte - file.first_byte;
-    const int64_t part = std::min(byte_count, file.byte_count - offset);
-    if (file.open) {
-      RETURN_IF_ERROR(file.open->ReadAt(offset, part, out));
-    } else {
-      ASSIGN_OR_RETURN(const RandomAccessFile reopened,
-                       RandomAccessFile::Open(file.path));
-      if (reopened.size() != file.byte_count) {
-        return absl::DataLossError(absl::StrCat(
-            file.path, ": has ", reopened.size(), " bytes; it had ",
-            file.byte_count, " when the job started; restore it"));
-      }
-      RETURN_IF_ERROR(reopened.ReadAt(offset, part, out));
-    }
-    joined_byte += part;
-    byte_count -= part;
-    out += part;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TokenSource::OutsideVocabulary(int64_t joined_byte,
                                             uint32_t token) const {
-  const DataFile& file = FileAt(joined_byte);
-  return absl::InvalidArgumentError(absl::StrCat(
-      file.path, ": byte ", joined_byte - file.first_byte, ": token ", token,
-      "; expected below vocab_size=", options_.vocabulary));
+  return absl::InvalidArgumentError(
+      absl::StrCat(tokens_->PlaceOf(joined_byte), ": token ", token,
+                   "; expected below vocab_size=", options_.vocabulary));
 }
 
 // Reads the raw bytes into the end of the caller's memory and widens them from
@@ -186,7 +198,7 @@ absl::Status TokenSource::Convert(int64_t first_token, int32_t* tokens) const {
   const int64_t n = options_.sequence_length + 1;
   unsigned char* raw =
       reinterpret_cast<unsigned char*>(tokens) + (4 - kWidth) * n;
-  RETURN_IF_ERROR(ReadJoined(first_token * kWidth, n * kWidth, raw));
+  RETURN_IF_ERROR(tokens_->Read(first_token * kWidth, n * kWidth, raw));
   const auto vocabulary = static_cast<uint32_t>(options_.vocabulary);
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t token = TokenAt<kWidth>(raw, i);
@@ -198,17 +210,42 @@ absl::Status TokenSource::Convert(int64_t first_token, int32_t* tokens) const {
   return absl::OkStatus();
 }
 
-absl::Status TokenSource::ReadTokens(int64_t first_token,
-                                     int32_t* tokens) const {
-  switch (options_.format) {
-    case TokenFormat::kBytes:
+absl::Status TokenSource::ConvertTokens(int64_t first_token,
+                                        int32_t* tokens) const {
+  switch (tokens_->unit_bytes()) {
+    case 1:
       return Convert<1>(first_token, tokens);
-    case TokenFormat::kTokensU16:
+    case 2:
       return Convert<2>(first_token, tokens);
-    case TokenFormat::kTokensU32:
+    default:
       return Convert<4>(first_token, tokens);
   }
-  LS_CHECK(false);
+}
+
+absl::Status TokenSource::CheckMask(int64_t first, int64_t count,
+                                    const unsigned char* mask) const {
+  for (int64_t i = 0; i < count; ++i) {
+    if (mask[i] > 1) [[unlikely]] {
+      return absl::InvalidArgumentError(
+          absl::StrCat(mask_->PlaceOf(first + i), ": ",
+                       static_cast<int>(mask[i]), "; expected 0 or 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenSource::ReadTokens(int64_t first_token,
+                                     int32_t* tokens) const {
+  RETURN_IF_ERROR(ConvertTokens(first_token, tokens));
+  if (!mask_.has_value()) return absl::OkStatus();
+  std::vector<unsigned char> mask(options_.sequence_length + 1);
+  const int64_t n = std::ssize(mask);
+  RETURN_IF_ERROR(mask_->Read(first_token, n, mask.data()));
+  RETURN_IF_ERROR(CheckMask(first_token, n, mask.data()));
+  for (int64_t i = 0; i < n; ++i) {
+    if (mask[i] == 0) tokens[i] = ~tokens[i];
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TokenSource::ReadTrainingSample(int64_t sample,
@@ -241,42 +278,65 @@ absl::Status TokenSource::CheckBlock(int64_t joined_byte, int64_t byte_count,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> TokenSource::Fingerprint() const {
-  Sha256 hash;
-  hash.Update("lockstep data 1\n");
-  hash.UpdateInteger(files_.size());
-  for (const DataFile& file : files_) {
-    hash.UpdateInteger(static_cast<uint64_t>(file.byte_count));
-  }
-  const int64_t total = files_.back().first_byte + files_.back().byte_count;
+// Hands over every byte where there are few enough, else blocks evenly spread,
+// the first and last bytes among them.
+absl::Status TokenSource::ForBlocks(
+    const JoinedFiles& files,
+    const std::function<absl::Status(int64_t, int64_t, const unsigned char*)>&
+        take) {
   std::vector<unsigned char> block(kBlockBytes);
-  const auto take = [&](int64_t start, int64_t byte_count) -> absl::Status {
-    RETURN_IF_ERROR(ReadJoined(start, byte_count, block.data()));
-    hash.Update(block.data(), byte_count);
-    switch (options_.format) {
-      case TokenFormat::kBytes:
-        return CheckBlock<1>(start, byte_count, block.data());
-      case TokenFormat::kTokensU16:
-        return CheckBlock<2>(start, byte_count, block.data());
-      case TokenFormat::kTokensU32:
-        return CheckBlock<4>(start, byte_count, block.data());
-    }
-    LS_CHECK(false);
+  const auto read = [&](int64_t start, int64_t byte_count) -> absl::Status {
+    RETURN_IF_ERROR(files.Read(start, byte_count, block.data()));
+    return take(start, byte_count, block.data());
   };
+  const int64_t total = files.byte_count();
   if (total <= kFingerprintWholeBytesMax) {
     for (int64_t done = 0; done < total; done += kBlockBytes) {
-      RETURN_IF_ERROR(take(done, std::min(kBlockBytes, total - done)));
+      RETURN_IF_ERROR(read(done, std::min(kBlockBytes, total - done)));
     }
-    return hash.HexDigest();
+    return absl::OkStatus();
   }
   // Block k of K starts at k (total - block) / (K - 1), in two parts that
-  // cannot overflow, rounded down to a whole token.
+  // cannot overflow, rounded down to a whole unit.
   const int64_t span = total - kBlockBytes;
   for (int64_t k = 0; k < kBlockCount; ++k) {
     const int64_t start = span / (kBlockCount - 1) * k +
                           span % (kBlockCount - 1) * k / (kBlockCount - 1);
-    RETURN_IF_ERROR(
-        take(start - start % WidthOf(options_.format), kBlockBytes));
+    RETURN_IF_ERROR(read(start - start % files.unit_bytes(), kBlockBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> TokenSource::Fingerprint() const {
+  Sha256 hash;
+  hash.Update("lockstep data 1\n");
+  const auto sizes = [&hash](const JoinedFiles& files) {
+    hash.UpdateInteger(static_cast<uint64_t>(files.file_count()));
+    for (int i = 0; i < files.file_count(); ++i) {
+      hash.UpdateInteger(static_cast<uint64_t>(files.byte_count(i)));
+    }
+  };
+  sizes(*tokens_);
+  RETURN_IF_ERROR(ForBlocks(
+      *tokens_, [&](int64_t start, int64_t count, const unsigned char* raw) {
+        hash.Update(raw, count);
+        switch (tokens_->unit_bytes()) {
+          case 1:
+            return CheckBlock<1>(start, count, raw);
+          case 2:
+            return CheckBlock<2>(start, count, raw);
+          default:
+            return CheckBlock<4>(start, count, raw);
+        }
+      }));
+  if (mask_.has_value()) {
+    hash.Update("mask\n");
+    sizes(*mask_);
+    RETURN_IF_ERROR(ForBlocks(
+        *mask_, [&](int64_t start, int64_t count, const unsigned char* raw) {
+          hash.Update(raw, count);
+          return CheckMask(start, count, raw);
+        }));
   }
   return hash.HexDigest();
 }

@@ -6,16 +6,17 @@
 //         [sample 1]                each sequence_length + 1 tokens;
 //         |<->| stride              held out: stride is sequence_length
 //
-// A sample may span files.  Files hold nothing but tokens.  Every token that is
-// delivered was checked against the vocabulary.
+// A sample may span files.  Every token that is delivered was checked against
+// the vocabulary.  Files must not change while a job runs (see JoinedFiles).
 //
-// Files stay open, but for the ones beyond kOpenFilesMax, which are opened for
-// each read.  They must not change while a job runs: one that was cut is
-// reported; one that was rewritten in place is not noticed.
+// A mask says of each token whether it counts as a target, something to be
+// predicted.  One that does not is delivered as its complement, ~token, which
+// is negative.
 #ifndef WORKER_DATA_TOKEN_SOURCE_H_
 #define WORKER_DATA_TOKEN_SOURCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/data/random_access_file.h"
+#include "worker/data/joined_files.h"
 
 namespace lockstep {
 
@@ -33,11 +34,15 @@ enum class TokenFormat {
   kBytes,      // Each byte is a token.
   kTokensU16,  // Little-endian, unsigned.
   kTokensU32,  // Little-endian, unsigned; above 2^31 - 1 is in no vocabulary.
+  kLlmc,       // llm.c's: a header, then one of the two before.
 };
 
 struct TokenSourceOptions {
   std::vector<std::string> files;  // Paths, joined in this order.
   TokenFormat format = TokenFormat::kBytes;
+  // As many as `files`, or none: a byte for each token of each file, 1 where it
+  // counts as a target, else 0.
+  std::vector<std::string> mask_files;
   int64_t vocabulary = 0;       // Tokens are in [0, vocabulary); to 2^31.
   int64_t sequence_length = 0;  // Predicted tokens of a sample; positive.
   int64_t stride = 0;           // Between samples' first tokens; positive.
@@ -50,10 +55,6 @@ struct TokenSourceOptions {
 // Thread-safe.
 class TokenSource {
  public:
-  // Beyond these, files are opened for each read: the usual limit of a process
-  // is 1,024.
-  static constexpr int kOpenFilesMax = 256;
-
   // Up to this many bytes Fingerprint reads all of them.
   static constexpr int64_t kFingerprintWholeBytesMax = int64_t{256} << 20;
 
@@ -62,7 +63,8 @@ class TokenSource {
   // Errors (each names the field or the file, what is wrong and what would be
   // right):
   //   InvalidArgument: an option is out of range; a file is not a regular one,
-  //     is empty, or its size is not a multiple of the token's; there are too
+  //     is empty, its header is wrong, or its size is not a multiple of the
+  //     token's; a mask does not have a byte for each token; there are too
   //     few tokens for one sample to train on, or, when tokens are held out,
   //     for one to evaluate on.
   //   NotFound, PermissionDenied, ...: a file cannot be opened.
@@ -78,8 +80,8 @@ class TokenSource {
   // training_sample_count().
   //
   // Errors:
-  //   InvalidArgument: a token is outside the vocabulary; names file, byte
-  //     offset, token and vocabulary.
+  //   InvalidArgument: a token is outside the vocabulary, or a mask's byte is
+  //     not 0 or 1; names file, byte offset, value and what was expected.
   //   DataLoss, Unavailable, ...: a file cannot be read, or has changed.
   absl::Status ReadTrainingSample(int64_t sample, int32_t* tokens) const;
 
@@ -90,35 +92,32 @@ class TokenSource {
   // data: a SHA-256 of the number of files, their sizes in order, and contents:
   // all bytes when there are at most kFingerprintWholeBytesMax, else 1,024
   // blocks of 64 KiB evenly spread over the joined files, the first and last
-  // bytes among them.  So it reads at most 256 MiB (about a second).  Paths
-  // are not covered.  Of larger data, files that differ in size or order are
-  // always told apart, single bytes that differ outside the blocks are not.
+  // bytes among them; and the same of the masks.  So it reads at most 256 MiB
+  // of each (about a second).  Paths are not covered, nor headers.  Of larger
+  // data, files that differ in size or order are always told apart, single
+  // bytes that differ outside the blocks are not.
   //
-  // Checks what it reads against the vocabulary, so that a job on wrong data
-  // fails before it starts; a token of larger data is met when it is trained
-  // on.
+  // Checks what it reads, so that a job on wrong data fails before it starts; a
+  // token of larger data is met when it is trained on.
   //
   // Errors: as those of ReadTrainingSample.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:
-  struct DataFile {
-    std::string path;
-    int64_t first_byte = 0;  // In the joined files.
-    int64_t byte_count = 0;  // Positive.
-    std::optional<RandomAccessFile> open;
-  };
-
   explicit TokenSource(TokenSourceOptions options)
       : options_(std::move(options)) {}
 
   absl::Status OpenFiles();
   absl::Status CutSamples();
-  const DataFile& FileAt(int64_t joined_byte) const;
-  absl::Status ReadJoined(int64_t joined_byte, int64_t byte_count,
-                          unsigned char* out) const;
   absl::Status ReadTokens(int64_t first_token, int32_t* tokens) const;
+  absl::Status ConvertTokens(int64_t first_token, int32_t* tokens) const;
   absl::Status OutsideVocabulary(int64_t joined_byte, uint32_t token) const;
+  absl::Status CheckMask(int64_t first, int64_t count,
+                         const unsigned char* mask) const;
+  static absl::Status ForBlocks(
+      const JoinedFiles& files,
+      const std::function<absl::Status(int64_t, int64_t, const unsigned char*)>&
+          take);
   template <int kWidth>
   absl::Status CheckBlock(int64_t joined_byte, int64_t byte_count,
                           const unsigned char* raw) const;
@@ -126,7 +125,8 @@ class TokenSource {
   absl::Status Convert(int64_t first_token, int32_t* tokens) const;
 
   TokenSourceOptions options_;
-  std::vector<DataFile> files_;
+  std::optional<JoinedFiles> tokens_;  // Once open.
+  std::optional<JoinedFiles> mask_;    // If there is one.
   int64_t token_count_ = 0;
   int64_t training_token_count_ = 0;
   int64_t training_sample_count_ = 0;

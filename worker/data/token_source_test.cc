@@ -81,6 +81,108 @@ TEST(TokenSourceTest, ReadsEveryFormat) {
   EXPECT_THAT(Training(*Open(options), 0), ElementsAre(7, 999'999, 0x010203));
 }
 
+// A file of llm.c's, with `token_count` in its header.
+std::string Llmc(uint32_t magic, uint32_t version, uint32_t token_count,
+                 const std::string& tokens) {
+  std::string file = LittleEndian(magic, 4) + LittleEndian(version, 4) +
+                     LittleEndian(token_count, 4);
+  file.resize(1024, '\0');
+  return file + tokens;
+}
+
+TEST(TokenSourceTest, ReadsTheFilesOfLlmC) {
+  TestFolder folder;
+  const auto two = [&](const char* name, int begin) {
+    return folder.Write(
+        name, Llmc(20240520, 1, 3,
+                   LittleEndian(begin, 2) + LittleEndian(begin + 1, 2) +
+                       LittleEndian(begin + 2, 2)));
+  };
+  TokenSourceOptions options = Options({two("a", 1000), two("b", 2000)}, 5);
+  options.format = TokenFormat::kLlmc;
+  options.vocabulary = 50257;
+  EXPECT_EQ(Open(options)->token_count(), 6);
+  EXPECT_THAT(Training(*Open(options), 0),
+              ElementsAre(1000, 1001, 1002, 2000, 2001, 2002));
+  EXPECT_TRUE(Open(options)->Fingerprint().ok());
+  options.vocabulary = 2002;
+  // The place is that in the file.
+  EXPECT_THAT(std::string(Open(options)->Fingerprint().status().message()),
+              HasSubstr("b: byte 1028: token 2002"));
+
+  options.files = {folder.Write(
+      "c", Llmc(20240801, 7, 2, LittleEndian(99999, 4) + LittleEndian(7, 4)))};
+  options.sequence_length = 1;
+  options.vocabulary = 128256;
+  EXPECT_THAT(Training(*Open(options), 0), ElementsAre(99999, 7));
+
+  const std::pair<std::vector<std::string>, const char*> kWrong[] = {
+      {{folder.Write("w1", "short")}, "w1: has 5 bytes; expected the header"},
+      {{folder.Write("w2", Llmc(1, 1, 1, "ab"))}, "w2: begins with 1, 1"},
+      {{folder.Write("w3", Llmc(20240520, 2, 1, "ab"))}, "20240520, 2"},
+      {{folder.Write("w4", Llmc(20240520, 1, 2, "ab"))},
+       "w4: has 1026 bytes; expected 1028, since its header says 2 tokens"},
+      {{folder.Write("w5", Llmc(20240520, 1, 0, ""))},
+       "a header and no tokens"},
+      {{two("a", 1), folder.Path("c")},
+       "c: has tokens of 4 bytes; expected 2, as in"},
+  };
+  for (const auto& [files, said] : kWrong) {
+    options.files = files;
+    const absl::Status status = TokenSource::Open(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << said;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
+}
+
+TEST(TokenSourceTest, AMaskMarksTokensThatAreNoTargets) {
+  TestFolder folder;
+  TokenSourceOptions options = Options(
+      {folder.Write("a", Counting(3, 2)), folder.Write("b", Counting(2, 2))},
+      4);
+  options.format = TokenFormat::kTokensU16;
+  options.mask_files = {folder.Write("ma", std::string("\1\0\0", 3)),
+                        folder.Write("mb", std::string("\1\0", 2))};
+  EXPECT_THAT(Training(*Open(options), 0), ElementsAre(0, ~1, ~2, 0, ~1));
+
+  // The mask is part of the data.
+  const std::string print = *Open(options)->Fingerprint();
+  folder.Write("mb", std::string("\1\1", 2));
+  EXPECT_NE(*Open(options)->Fingerprint(), print);
+  options.mask_files.clear();
+  EXPECT_NE(*Open(options)->Fingerprint(), print);
+}
+
+TEST(TokenSourceTest, AWrongMaskIsRefusedByName) {
+  TestFolder folder;
+  TokenSourceOptions options = Options(
+      {folder.Write("a", Counting(3, 2)), folder.Write("b", Counting(2, 2))},
+      4);
+  options.format = TokenFormat::kTokensU16;
+  const auto refuse = [&](const std::vector<std::string>& masks,
+                          const char* said) {
+    options.mask_files = masks;
+    EXPECT_THAT(std::string(TokenSource::Open(options).status().message()),
+                HasSubstr(said));
+  };
+  const std::string three = folder.Write("three", std::string(3, '\1'));
+  refuse({three}, "data.mask_files: expected one for each of data.files, 2");
+  refuse({three, three},
+         "three: has 3 bytes; expected 2, one for each token of");
+  refuse({three, folder.Path("none")}, "data.mask_files");
+
+  options.mask_files = {three, folder.Write("odd", std::string("\1\2", 2))};
+  const auto source = Open(options);
+  std::vector<int32_t> tokens(5);
+  for (const absl::Status& status :
+       {source->Fingerprint().status(),
+        source->ReadTrainingSample(0, tokens.data())}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("odd: byte 1: 2; expected 0 or 1"));
+  }
+}
+
 TEST(TokenSourceTest, SamplesStartAStrideApartAndEndInsideTheData) {
   TestFolder folder;
   for (TokenFormat format : {TokenFormat::kBytes, TokenFormat::kTokensU16,
@@ -135,7 +237,7 @@ TEST(TokenSourceTest, SamplesSpanFiles) {
 
 TEST(TokenSourceTest, MoreFilesThanStayOpenAreReadAllTheSame) {
   TestFolder folder;
-  constexpr int kFiles = TokenSource::kOpenFilesMax + 10;
+  constexpr int kFiles = JoinedFiles::kOpenFilesMax + 10;
   std::vector<std::string> files;
   for (int i = 0; i < kFiles; ++i) {
     files.push_back(folder.Write(absl::StrCat("f", i),

@@ -119,9 +119,10 @@ class TransformerDecoder : public Decoder {
   static std::vector<Linear> BesideEachOther(std::vector<Linear> parts);
 
   // Splits (rows, sequence_length + 1) tokens into inputs and targets, checks
-  // them, and copies them to the device.
+  // them, copies them to the device, and counts the targets that count.
   absl::Status CopyTokens(const int32_t* tokens, int64_t rows,
-                          int32_t* device_tokens, int32_t* device_targets);
+                          int32_t* device_tokens, int32_t* device_targets,
+                          int64_t* counted);
   absl::Status CheckToken(int32_t token, int64_t row, int64_t position) const;
 
   absl::Status Embed(const Extent& extent, const int32_t* tokens, float* out);
@@ -168,7 +169,8 @@ class TransformerDecoder : public Decoder {
                             const NormStatistics& statistics, bool first,
                             GradientSink& sink);
 
-  absl::StatusOr<LossSum> SumLosses(int64_t count);
+  // Of `count` tokens, of which `counted` count.
+  absl::StatusOr<LossSum> SumLosses(int64_t count, int64_t counted);
 
   const float* At(int tensor) const {
     return parameters_ + layout_.tensors[tensor].offset;
@@ -195,6 +197,7 @@ class TransformerDecoder : public Decoder {
 
   std::vector<int32_t> host_tokens_, host_targets_;
   std::vector<float> host_losses_;
+  int64_t counted_ = 0;  // Of the last Forward's targets.
   // Of the last Forward, or of the Evaluate or Logits that runs.
   const float* parameters_ = nullptr;
   const float* forward_parameters_ = nullptr;
@@ -244,16 +247,21 @@ absl::Status TransformerDecoder::CheckToken(int32_t token, int64_t row,
 
 absl::Status TransformerDecoder::CopyTokens(const int32_t* tokens, int64_t rows,
                                             int32_t* device_tokens,
-                                            int32_t* device_targets) {
+                                            int32_t* device_targets,
+                                            int64_t* counted) {
   const int64_t length = extent_.sequence_length;
+  *counted = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const int32_t* const from = tokens + row * (length + 1);
     for (int64_t t = 0; t <= length; ++t) {
-      RETURN_IF_ERROR(CheckToken(from[t], row, t));
+      const int32_t token = from[t] < 0 ? ~from[t] : from[t];
+      RETURN_IF_ERROR(CheckToken(token, row, t));
+      if (t < length) host_tokens_[row * length + t] = token;
+      if (t == 0) continue;
+      const bool counts = from[t] >= 0;
+      host_targets_[row * length + t - 1] = counts ? token : -1;
+      *counted += counts ? 1 : 0;
     }
-    std::copy(from, from + length, host_tokens_.begin() + row * length);
-    std::copy(from + 1, from + length + 1,
-              host_targets_.begin() + row * length);
   }
   const int64_t bytes = rows * length * static_cast<int64_t>(sizeof(int32_t));
   RETURN_IF_ERROR(
@@ -360,7 +368,8 @@ absl::Status TransformerDecoder::Forward(const int32_t* tokens,
                                          const float* parameters) {
   DecoderBuffers& b = *buffers_;
   forward_parameters_ = nullptr;
-  RETURN_IF_ERROR(CopyTokens(tokens, extent_.rows, b.tokens, b.targets));
+  RETURN_IF_ERROR(
+      CopyTokens(tokens, extent_.rows, b.tokens, b.targets, &counted_));
   parameters_ = parameters;
   RETURN_IF_ERROR(Embed(extent_, b.tokens, b.blocks.front().in));
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -543,12 +552,13 @@ absl::Status TransformerDecoder::BackwardEmbedding(GradientSink& sink) {
   return sink.UnitDone(layout_.tensors[token_embedding_].unit);
 }
 
-absl::StatusOr<LossSum> TransformerDecoder::SumLosses(int64_t count) {
+absl::StatusOr<LossSum> TransformerDecoder::SumLosses(int64_t count,
+                                                      int64_t counted) {
   RETURN_IF_ERROR(
       stream_.CopyToHost(host_losses_.data(), buffers_->losses,
                          count * static_cast<int64_t>(sizeof(float))));
   RETURN_IF_ERROR(stream_.Synchronize());
-  LossSum sum{.token_count = count};
+  LossSum sum{.token_count = counted};
   for (int64_t i = 0; i < count; ++i) sum.nats += host_losses_[i];
   return sum;
 }
@@ -564,7 +574,7 @@ absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
     RETURN_IF_ERROR(BackwardBlock(blocks_[i], buffers_->blocks[i], sink));
   }
   RETURN_IF_ERROR(BackwardEmbedding(sink));
-  return SumLosses(extent_.tokens());
+  return SumLosses(extent_.tokens(), counted_);
 }
 
 absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
@@ -584,8 +594,9 @@ absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
     return absl::InvalidArgumentError(absl::StrCat(
         "Evaluate: row_count=", row_count, ": expected 0 to ", extent_.rows));
   }
-  RETURN_IF_ERROR(
-      CopyTokens(tokens, row_count, b.evaluation_tokens, b.evaluation_targets));
+  int64_t counted = 0;
+  RETURN_IF_ERROR(CopyTokens(tokens, row_count, b.evaluation_tokens,
+                             b.evaluation_targets, &counted));
   parameters_ = parameters;
   const Extent extent{row_count, extent_.sequence_length};
   const int64_t width = config_.width;
@@ -602,7 +613,7 @@ absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
         stream_, b.logits, b.evaluation_targets + begin, count,
         config_.vocabulary, b.losses + begin));
   }
-  return SumLosses(extent.tokens());
+  return SumLosses(extent.tokens(), counted);
 }
 
 absl::Status TransformerDecoder::Logits(const int32_t* tokens,

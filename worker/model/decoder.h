@@ -47,7 +47,7 @@ class GradientSink {
 // Of one micro-batch.
 struct LossSum {
   double nats = 0;  // Token losses, each in float32, added in double in order.
-  int64_t token_count = 0;
+  int64_t token_count = 0;  // Targets that count; may be 0.
 };
 
 class Decoder {
@@ -66,7 +66,8 @@ class Decoder {
 
   // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
   //   the first sequence_length of a row go in, the last sequence_length are
-  //   the targets.  Copied.
+  //   the targets.  Of one that does not count as a target the complement,
+  //   ~token.  Copied.
   // parameters: (layout.element_count) device memory; must stay as they are
   //   until Backward has ended.
   virtual absl::Status Forward(const int32_t* tokens,

@@ -253,6 +253,55 @@ TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithOneToken) {
   ExpectGradientIsSlope(SmallConfig(), 1, 1);
 }
 
+TEST(DecoderTest, OnlyTargetsThatCountAreTrainedOn) {
+  const int64_t rows = 3, length = 20;
+  Model model(SmallConfig(), rows, length, 2);
+  RecordingSink all(model.layout);
+  const LossSum whole = model.Step(all);
+  EXPECT_EQ(whole.token_count, rows * length);
+
+  // Two halves of the targets, which together are all.
+  const std::vector<int32_t> plain = model.tokens;
+  LossSum parts;
+  std::vector<std::vector<double>> sums(model.layout.tensors.size());
+  for (const int half : {0, 1}) {
+    model.tokens = plain;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      if (static_cast<int>(i % 2) == half) model.tokens[i] = ~plain[i];
+    }
+    RecordingSink sink(model.layout);
+    const LossSum part = model.Step(sink);
+    EXPECT_GT(part.token_count, rows * length / 3);
+    EXPECT_EQ(model.Evaluate(rows).nats, part.nats);
+    EXPECT_EQ(model.Evaluate(rows).token_count, part.token_count);
+    parts.nats += part.nats;
+    parts.token_count += part.token_count;
+    for (int t = 0; t < std::ssize(sums); ++t) {
+      const std::vector<double> gradient = sink.Gradient(t);
+      sums[t].resize(gradient.size());
+      for (size_t i = 0; i < gradient.size(); ++i) sums[t][i] += gradient[i];
+    }
+  }
+  EXPECT_EQ(parts.token_count, whole.token_count);
+  EXPECT_NEAR(parts.nats, whole.nats, 1e-9);
+  for (int t = 0; t < std::ssize(sums); ++t) {
+    const std::vector<double> gradient = all.Gradient(t);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      ASSERT_NEAR(sums[t][i], gradient[i], 2e-4)
+          << model.layout.tensors[t].name;
+    }
+  }
+
+  for (int32_t& token : model.tokens) token = token < 0 ? token : ~token;
+  RecordingSink none(model.layout);
+  const LossSum nothing = model.Step(none);
+  EXPECT_EQ(nothing.token_count, 0);
+  EXPECT_EQ(nothing.nats, 0);
+  for (int t = 0; t < std::ssize(sums); ++t) {
+    for (const double g : none.Gradient(t)) ASSERT_EQ(g, 0);
+  }
+}
+
 TEST(DecoderTest, GradientIsTheSlopeOfTheLossOfLlamas) {
   for (const ModelConfig& config : Llamas()) {
     ExpectGradientIsSlope(config, 3, 37);

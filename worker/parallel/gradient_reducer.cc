@@ -312,8 +312,8 @@ absl::Status GradientReducer::ReduceSums(StepResult& result) {
         options_.scale.micro_batch_count, ": the assignment is wrong"));
   }
   if (result.loss.token_count <= 0) {
-    return absl::FailedPreconditionError(
-        "no token of this step counts towards the loss; check the data's mask");
+    result.nothing_counts = true;
+    return absl::OkStatus();
   }
   const auto token_count = static_cast<double>(result.loss.token_count);
   double total = 0;

@@ -85,8 +85,13 @@ struct StepResult {
   bool gradient_overflow = false;
   bool loss_not_finite = false;
 
+  // No target of the step counts: the loss is NaN, all sums are zero.
+  bool nothing_counts = false;
+
   // Whether the step is to change no parameter.
-  bool skipped() const { return gradient_overflow || loss_not_finite; }
+  bool skipped() const {
+    return gradient_overflow || loss_not_finite || nothing_counts;
+  }
 
   std::vector<TensorResult> tensors;  // As in Layout::tensors.
 

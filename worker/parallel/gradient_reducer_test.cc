@@ -151,11 +151,24 @@ TEST(GradientReducerTest, MicroBatchesRunTwiceOrNotAtAllAreRefusedByAll) {
   });
 }
 
-TEST(GradientReducerTest, AStepWithoutATokenIsRefusedByAll) {
+TEST(GradientReducerTest, AStepInWhichNothingCountsIsSkippedByAll) {
   ForEachFakeRank(ThreeRanks(), [&](int, FakeRank& rank) {
-    rank.tamper_loss = [](int64_t, int64_t, LossSum& loss) { loss = {}; };
-    EXPECT_EQ(rank.RunStep(0).status().code(),
-              absl::StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(rank.Train(0).ok());
+    const auto before = rank.parameters();
+    rank.tamper_loss = [](int64_t step, int64_t, LossSum& loss) {
+      if (step == 1) loss = {};
+    };
+
+    const auto result = rank.Train(1);
+
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->nothing_counts);
+    EXPECT_TRUE(result->skipped());
+    EXPECT_EQ(rank.parameters(), before);
+    const auto next = rank.Train(2);
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_FALSE(next->skipped());
+    EXPECT_NE(rank.parameters(), before);
   });
 }
 

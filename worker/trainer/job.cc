@@ -19,6 +19,8 @@ TokenFormat FormatOf(v1::DataSpec::Format format) {
       return TokenFormat::kTokensU16;
     case v1::DataSpec::TOKENS_U32:
       return TokenFormat::kTokensU32;
+    case v1::DataSpec::LLM_C:
+      return TokenFormat::kLlmc;
     default:
       return TokenFormat::kBytes;
   }
@@ -67,6 +69,8 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
     TokenSourceOptions options;
     options.files.assign(data.files().begin(), data.files().end());
     options.format = FormatOf(data.format());
+    options.mask_files.assign(data.mask_files().begin(),
+                              data.mask_files().end());
     options.vocabulary = job.model_.vocabulary;
     options.sequence_length = data.sequence_length();
     options.stride = data.stride();

@@ -15,7 +15,8 @@ namespace lockstep {
 namespace {
 
 // A spike is skipped; after so many skipped steps in a row there is nothing to
-// wait for.  The unit of a sum is widest after a skipped step.
+// wait for.  The unit of a sum is widest after a skipped step.  Steps in which
+// nothing counts do not count here either.
 constexpr int kSkippedInARowMax = 5;
 
 // Adds the time from its making to its end to a sum.
@@ -172,7 +173,9 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
   outcome.trace = reducer_->trace();
   outcome.duration = clock_.Now() - start;
   ++next_step_;
-  skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
+  if (!outcome.result.nothing_counts) {
+    skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
+  }
   if (skipped_in_a_row_ >= kSkippedInARowMax) {
     return CausedBy(
         Failure::Cause::kJob,
