@@ -564,6 +564,12 @@ class Resolver {
     if (parallel.bucket_bytes() == 0) parallel.set_bucket_bytes(26'214'400);
     Int("parallel.bucket_bytes", parallel.bucket_bytes(), 1024, kInt32Max);
     if (!parallel.has_overlap()) parallel.set_overlap(true);
+    if (parallel.recompute() == v1::ParallelSpec::RECOMPUTE_UNSPECIFIED) {
+      parallel.set_recompute(v1::ParallelSpec::NONE);
+    } else if (!v1::ParallelSpec::Recompute_IsValid(parallel.recompute())) {
+      faults_.Add("parallel.recompute", "NONE or BLOCK",
+                  absl::StrCat(static_cast<int>(parallel.recompute())));
+    }
     if (!parallel.has_failures_max()) parallel.set_failures_max(5);
     Int("parallel.failures_max", parallel.failures_max(), 0, 1000);
   }

@@ -244,6 +244,10 @@ std::vector<Bounds> AllBounds() {
        "parallel { bucket_bytes: $ }",
        {"0", "1024", kInt32Max},
        {"-1", "1023"}},
+      {"parallel.recompute",
+       "parallel { recompute: $ }",
+       {"0", "1", "2"},
+       {"3", "-1"}},
       {"parallel.failures_max",
        "parallel { failures_max: $ }",
        {"0", "1000"},
@@ -422,7 +426,7 @@ TEST(SpecTest, EveryDefaultIsFilledIn) {
                 clip_norm: 1 }
     numerics { precision: FLOAT32 reduction: EXACT }
     parallel { min_workers: 1 max_workers: 1 bucket_bytes: 26214400
-               overlap: true failures_max: 5 }
+               overlap: true failures_max: 5 recompute: NONE }
   )",
                                      &expected));
 
@@ -446,7 +450,7 @@ TEST(SpecTest, WhatIsSetWinsOverItsDefault) {
     optimizer { beta1: 0 beta2: 0 epsilon: 1 weight_decay: 0 clip_norm: 0 }
     numerics { seed: 7 precision: FLOAT32 reduction: EXACT }
     parallel { min_workers: 2 max_workers: 3 bucket_bytes: 4096 overlap: false
-               failures_max: 0 }
+               failures_max: 0 recompute: BLOCK }
   )");
 
   const auto resolved = ResolveJobSpec(spec);

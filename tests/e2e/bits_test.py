@@ -25,6 +25,7 @@ class BitsTest(harness.JobTest):
             "no-overlap": dict(workers=2, overlap=False),
             "two-threads": dict(threads=2),
             "two-by-two": dict(workers=2, threads=2, bucket_bytes=64 << 10),
+            "recompute": dict(workers=2, recompute="BLOCK"),
         }
         for name, variant in variants.items():
             with self.subTest(name):

@@ -62,11 +62,13 @@ struct Extent {
 class TransformerDecoder : public Decoder {
  public:
   TransformerDecoder(const ModelConfig& config, const Layout& layout,
-                     Extent extent, kernels::Stream& stream,
+                     Extent extent, Recompute recompute,
+                     kernels::Stream& stream,
                      std::unique_ptr<DecoderBuffers> buffers)
       : config_(config),
         layout_(layout),
         extent_(extent),
+        recompute_(recompute),
         stream_(stream),
         buffers_(std::move(buffers)),
         host_tokens_(extent.tokens()),
@@ -106,6 +108,7 @@ class TransformerDecoder : public Decoder {
   // Fills the tables of rotary positions.  Once, first.
   absl::Status Prepare();
 
+  int64_t byte_count() const override { return buffers_->byte_count(); }
   absl::Status Forward(const int32_t* tokens, const float* parameters) override;
   absl::StatusOr<LossSum> Backward(GradientSink& sink) override;
   absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
@@ -186,6 +189,7 @@ class TransformerDecoder : public Decoder {
   const ModelConfig config_;
   const Layout layout_;
   const Extent extent_;
+  const Recompute recompute_;
   kernels::Stream& stream_;
   const std::unique_ptr<DecoderBuffers> buffers_;
 
@@ -571,6 +575,10 @@ absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
   parameters_ = forward_parameters_;
   RETURN_IF_ERROR(BackwardHead(sink));
   for (size_t i = blocks_.size(); i-- > 0;) {
+    // The last one's are still there.
+    if (recompute_ == Recompute::kBlock && i + 1 < blocks_.size()) {
+      RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], buffers_->blocks[i]));
+    }
     RETURN_IF_ERROR(BackwardBlock(blocks_[i], buffers_->blocks[i], sink));
   }
   RETURN_IF_ERROR(BackwardEmbedding(sink));
@@ -650,7 +658,7 @@ absl::Status TransformerDecoder::Logits(const int32_t* tokens,
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
     const ModelConfig& config, const Layout& layout, int64_t rows,
-    int64_t sequence_length, kernels::Stream& stream) {
+    int64_t sequence_length, kernels::Stream& stream, Recompute recompute) {
   RETURN_IF_ERROR(ValidateModelConfig(config));
   constexpr int64_t kRowsMax = 1 << 16;
   if (rows < 1 || rows > kRowsMax) {
@@ -665,9 +673,9 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
   LS_CHECK(layout.element_count == MakeLayout(config).element_count);
   ASSIGN_OR_RETURN(auto buffers,
                    DecoderBuffers::Create(config, layout, rows, sequence_length,
-                                          stream.device()));
+                                          recompute, stream.device()));
   auto decoder = std::make_unique<TransformerDecoder>(
-      config, layout, Extent{rows, sequence_length}, stream,
+      config, layout, Extent{rows, sequence_length}, recompute, stream,
       std::move(buffers));
   RETURN_IF_ERROR(decoder->Prepare());
   return decoder;

@@ -50,6 +50,12 @@ struct LossSum {
   int64_t token_count = 0;  // Targets that count; may be 0.
 };
 
+// What Backward finds of a block's Forward; changes no bit.
+enum class Recompute {
+  kNone,   // Everything.
+  kBlock,  // Its input alone; the rest is computed again.
+};
+
 class Decoder {
  public:
   // Everything it needs is allocated here, on the stream's device.  `layout`
@@ -61,8 +67,12 @@ class Decoder {
   //   ResourceExhausted: not enough memory.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
-      int64_t sequence_length, kernels::Stream& stream);
+      int64_t sequence_length, kernels::Stream& stream,
+      Recompute recompute = Recompute::kNone);
   virtual ~Decoder() = default;
+
+  // Of device memory: activations, gradients on their way, logits, workspaces.
+  virtual int64_t byte_count() const = 0;
 
   // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
   //   the first sequence_length of a row go in, the last sequence_length are

@@ -43,8 +43,8 @@ class Carver {
 };
 
 void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
-           int64_t sequence_length, kernels::Device& device, Carver& carver,
-           DecoderBuffers& b) {
+           int64_t sequence_length, Recompute recompute,
+           kernels::Device& device, Carver& carver, DecoderBuffers& b) {
   const int64_t tokens = rows * sequence_length;
   const int64_t wide = std::max(c.qkv_width(), c.inner_columns());
   const auto statistics = [&] {
@@ -58,7 +58,14 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
   b.targets = carver.Integers(tokens);
   b.blocks.assign(c.layer_count, {});
   float* in = carver.Floats(tokens * c.width);
-  for (BlockActivations& block : b.blocks) {
+  for (size_t i = 0; i < b.blocks.size(); ++i) {
+    BlockActivations& block = b.blocks[i];
+    if (recompute == Recompute::kBlock && i > 0) {
+      block = b.blocks.front();
+      block.in = in;
+      in = block.out = carver.Floats(tokens * c.width);
+      continue;
+    }
     block.in = in;
     block.norm1_statistics = statistics();
     block.norm1 = carver.Floats(tokens * c.width);
@@ -71,8 +78,7 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
     block.inner = carver.Floats(tokens * c.inner_columns());
     block.activated = carver.Floats(tokens * c.inner_width);
     block.activated_stride = c.inner_width;
-    block.out = carver.Floats(tokens * c.width);
-    in = block.out;
+    in = block.out = carver.Floats(tokens * c.width);
   }
   b.final_statistics = statistics();
   b.final_norm = carver.Floats(tokens * c.width);
@@ -129,10 +135,11 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
 
 absl::StatusOr<std::unique_ptr<DecoderBuffers>> DecoderBuffers::Create(
     const ModelConfig& config, const Layout& layout, int64_t rows,
-    int64_t sequence_length, kernels::Device& device) {
+    int64_t sequence_length, Recompute recompute, kernels::Device& device) {
   std::unique_ptr<DecoderBuffers> buffers(new DecoderBuffers());
   Carver counter(nullptr);
-  Carve(config, layout, rows, sequence_length, device, counter, *buffers);
+  Carve(config, layout, rows, sequence_length, recompute, device, counter,
+        *buffers);
   auto memory = device.Allocate(counter.byte_count());
   if (!memory.ok()) {
     return Annotate(memory.status(),
@@ -141,7 +148,8 @@ absl::StatusOr<std::unique_ptr<DecoderBuffers>> DecoderBuffers::Create(
   }
   buffers->memory_ = *std::move(memory);
   Carver carver(buffers->memory_->data());
-  Carve(config, layout, rows, sequence_length, device, carver, *buffers);
+  Carve(config, layout, rows, sequence_length, recompute, device, carver,
+        *buffers);
   return buffers;
 }
 

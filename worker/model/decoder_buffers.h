@@ -11,6 +11,7 @@
 #include "common/model_config.h"
 #include "kernels/attention.h"
 #include "kernels/device.h"
+#include "worker/model/decoder.h"
 
 namespace lockstep {
 
@@ -48,11 +49,14 @@ class DecoderBuffers {
   //   ResourceExhausted: not enough memory.
   static absl::StatusOr<std::unique_ptr<DecoderBuffers>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
-      int64_t sequence_length, kernels::Device& device);
+      int64_t sequence_length, Recompute recompute, kernels::Device& device);
+
+  int64_t byte_count() const { return memory_->byte_count(); }
 
   // Written by Forward, read by Backward.
   int32_t* tokens = nullptr;   // (tokens)
   int32_t* targets = nullptr;  // (tokens)
+  // With Recompute::kBlock all but `in` and `out` is one memory for all blocks.
   std::vector<BlockActivations> blocks;
   NormStatistics final_statistics;
   float* final_norm = nullptr;  // (tokens, width)

@@ -124,7 +124,7 @@ bool SameBits(const RecordingSink& a, const RecordingSink& b) {
 class Model {
  public:
   Model(const ModelConfig& config, int64_t rows, int64_t sequence_length,
-        int thread_count = 1)
+        int thread_count = 1, Recompute recompute = Recompute::kNone)
       : layout(MakeLayout(config)), rows_(rows), length_(sequence_length) {
     auto created_device = kernels::CreateCpuDevice(thread_count);
     LS_CHECK(created_device.ok());
@@ -143,8 +143,8 @@ class Model {
       }
     }
     tokens = RandomTokens(7, config.vocabulary);
-    auto created =
-        Decoder::Create(config, layout, rows, sequence_length, *stream_);
+    auto created = Decoder::Create(config, layout, rows, sequence_length,
+                                   *stream_, recompute);
     LS_CHECK(created.ok());
     decoder = *std::move(created);
   }
@@ -251,6 +251,23 @@ TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithAnUntiedHead) {
 
 TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithOneToken) {
   ExpectGradientIsSlope(SmallConfig(), 1, 1);
+}
+
+TEST(DecoderTest, RecomputingChangesMemoryAndNoBit) {
+  std::vector<ModelConfig> configs = Llamas();
+  configs.push_back(SmallConfig());
+  for (ModelConfig config : configs) {
+    config.layer_count = 4;
+    Model plain(config, 3, 37, 2);
+    Model recomputing(config, 3, 37, 2, Recompute::kBlock);
+    EXPECT_LT(recomputing.decoder->byte_count(), plain.decoder->byte_count());
+    for (int step = 0; step < 2; ++step) {
+      RecordingSink expected(plain.layout), sink(plain.layout);
+      EXPECT_EQ(recomputing.Step(sink).nats, plain.Step(expected).nats);
+      EXPECT_TRUE(SameBits(sink, expected));
+      EXPECT_EQ(recomputing.Evaluate(3).nats, plain.Evaluate(3).nats);
+    }
+  }
 }
 
 TEST(DecoderTest, OnlyTargetsThatCountAreTrainedOn) {

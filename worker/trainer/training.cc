@@ -78,7 +78,10 @@ absl::Status Training::Allocate() {
   ASSIGN_OR_RETURN(
       decoder_,
       Decoder::Create(job_.model(), layout, spec.batch().micro_batch_size(),
-                      spec.data().sequence_length(), *stream_));
+                      spec.data().sequence_length(), *stream_,
+                      spec.parallel().recompute() == v1::ParallelSpec::BLOCK
+                          ? Recompute::kBlock
+                          : Recompute::kNone));
   const v1::OptimizerSpec& optimizer = spec.optimizer();
   ASSIGN_OR_RETURN(optimizer_,
                    Optimizer::Create(layout,
