@@ -276,10 +276,11 @@ TEST_F(RunCommandTest, AJobThatIsCancelledIsCode4) {
 }
 
 TEST_F(RunCommandTest, AFaultyJobStartsNothing) {
-  EXPECT_EQ(Run({"--set", "numerics.dropout=0.5"}), 2);
+  EXPECT_EQ(Run({"--set", "parallel.zero_stage=1"}), 2);
   EXPECT_EQ(Err(),
-            "lockstep: error: --set numerics.dropout=0.5: numerics.dropout: "
-            "expected 0 (this version trains without dropout), got 0.5\n");
+            "lockstep: error: --set parallel.zero_stage=1: "
+            "parallel.zero_stage: expected 0 (this version shards nothing), "
+            "got 1\n");
   EXPECT_EQ(Run({"--metrics", "/no/such/folder/x"}), 2);
   EXPECT_EQ(Err(),
             "lockstep: error: --metrics: cannot write /no/such/folder/x: No "

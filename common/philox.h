@@ -18,6 +18,7 @@ enum class RandomPurpose : uint32_t {
   kInitialWeights = 1,  // Coordinates: tensor index, element / 4.
   kSampleOrder = 2,     // Coordinates: epoch, Feistel round and half.
   kSampling = 3,        // Coordinates: position of the generated token, 0.
+  kDropout = 4,         // See kernels/dropout_mask.h, worker/model/decoder.h.
 };
 
 using PhiloxBlock = std::array<uint32_t, 4>;

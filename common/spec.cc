@@ -68,14 +68,6 @@ struct Refusal {
 };
 
 constexpr Refusal kRefusals[] = {
-    {"numerics.dropout",
-     [](const v1::JobSpec& spec) {
-       return spec.numerics().dropout() > 0 && spec.numerics().dropout() < 1;
-     },
-     "0 (this version trains without dropout)",
-     [](const v1::JobSpec& spec) {
-       return DoubleText(spec.numerics().dropout());
-     }},
     {"numerics.precision",
      [](const v1::JobSpec& spec) {
        return spec.numerics().precision() == v1::NumericsSpec::BFLOAT16;

@@ -9,7 +9,19 @@
 namespace lockstep::kernels {
 namespace {
 
-absl::Status CheckShape(const char* kernel, const AttentionShape& s) {
+absl::Status CheckShape(const char* kernel, const AttentionShape& s,
+                        const DropoutMask* dropout) {
+  if (dropout != nullptr) {
+    if (!(dropout->rate >= 0 && dropout->rate < 1)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kernel, ": rate=", dropout->rate, ": expected 0 to below 1"));
+    }
+    // Its elements are counted in blocks of 4 by 32 bits.
+    RETURN_IF_ERROR(
+        CheckSizes(kernel, {{"64 x head_count", 64 * s.head_count},
+                            {"sequence_length", s.sequence_length},
+                            {"sequence_length", s.sequence_length}}));
+  }
   RETURN_IF_ERROR(CheckSizes(kernel, {{"row_count", s.row_count},
                                       {"sequence_length", s.sequence_length},
                                       {"head_count", s.head_count},
@@ -39,8 +51,8 @@ int64_t AttentionWorkspace(Device& device, const AttentionShape& shape) {
 
 absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
                               const float* qkv, float* out, float* log_sum_exp,
-                              float* workspace) {
-  RETURN_IF_ERROR(CheckShape("AttentionForward", shape));
+                              float* workspace, const DropoutMask* dropout) {
+  RETURN_IF_ERROR(CheckShape("AttentionForward", shape, dropout));
   if (IsEmpty(shape)) return absl::OkStatus();
   RETURN_IF_ERROR(
       CheckPointers("AttentionForward", {{"qkv", qkv},
@@ -50,7 +62,7 @@ absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
   switch (stream.backend()) {
     case Backend::kCpu:
       return cpu::AttentionForward(cpu::PoolOf(stream), shape, qkv, out,
-                                   log_sum_exp, workspace);
+                                   log_sum_exp, workspace, dropout);
   }
   return absl::InternalError("AttentionForward: unknown backend");
 }
@@ -59,8 +71,8 @@ absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
                                const float* qkv, const float* out,
                                const float* log_sum_exp,
                                const float* out_gradient, float* qkv_gradient,
-                               float* workspace) {
-  RETURN_IF_ERROR(CheckShape("AttentionBackward", shape));
+                               float* workspace, const DropoutMask* dropout) {
+  RETURN_IF_ERROR(CheckShape("AttentionBackward", shape, dropout));
   if (IsEmpty(shape)) return absl::OkStatus();
   RETURN_IF_ERROR(
       CheckPointers("AttentionBackward", {{"qkv", qkv},
@@ -73,7 +85,7 @@ absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
     case Backend::kCpu:
       return cpu::AttentionBackward(cpu::PoolOf(stream), shape, qkv, out,
                                     log_sum_exp, out_gradient, qkv_gradient,
-                                    workspace);
+                                    workspace, dropout);
   }
   return absl::InternalError("AttentionBackward: unknown backend");
 }

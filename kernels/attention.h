@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/device.h"
+#include "kernels/dropout_mask.h"
 
 namespace lockstep::kernels {
 
@@ -39,6 +40,10 @@ int64_t AttentionWorkspace(Device& device, const AttentionShape& shape);
 //   p[t, s] = softmax over s of (q[t] . k[s] / sqrt(head_width))
 //   out[t]  = sum over s of p[t, s] v[s]
 //
+// With `dropout` each p[t, s] is dropped, or divided by 1 - rate, before it
+// meets v[s]: of head h it is element (h sequence_length + t) stride + s of the
+// sequence's mask, stride being sequence_length rounded up to a multiple of 4.
+//
 // qkv:         (row_count, sequence_length, qkv_width) read: the queries of all
 //              heads, then their keys, then values
 // out:         (row_count, sequence_length, width) written
@@ -47,19 +52,22 @@ int64_t AttentionWorkspace(Device& device, const AttentionShape& shape);
 // workspace:   (AttentionWorkspace) overwritten
 absl::Status AttentionForward(Stream& stream, const AttentionShape& shape,
                               const float* qkv, float* out, float* log_sum_exp,
-                              float* workspace);
+                              float* workspace,
+                              const DropoutMask* dropout = nullptr);
 
 // qkv_gradient = the gradient of qkv, given that of out.
 //
 // qkv, out, log_sum_exp: as Forward left them, read
 // out_gradient: (row_count, sequence_length, width) read
+// dropout:      as in Forward
 // qkv_gradient: (row_count, sequence_length, qkv_width) written
 // workspace:    (AttentionWorkspace) overwritten
 absl::Status AttentionBackward(Stream& stream, const AttentionShape& shape,
                                const float* qkv, const float* out,
                                const float* log_sum_exp,
                                const float* out_gradient, float* qkv_gradient,
-                               float* workspace);
+                               float* workspace,
+                               const DropoutMask* dropout = nullptr);
 
 }  // namespace lockstep::kernels
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/dropout_reference.h"
+
 namespace lockstep::kernels {
 namespace {
 
@@ -36,10 +38,20 @@ std::vector<double> Probabilities(const AttentionShape& s,
   return p;
 }
 
+// What p[t, k] is multiplied by.
+double FactorOf(const AttentionShape& s, const DropoutMask* dropout,
+                int64_t row, int64_t h, int64_t t, int64_t k) {
+  if (dropout == nullptr) return 1;
+  const int64_t stride = (s.sequence_length + 3) / 4 * 4;
+  return DropoutFactorReference(*dropout, row,
+                                (h * s.sequence_length + t) * stride + k);
+}
+
 }  // namespace
 
 AttentionReference AttentionForwardReference(const AttentionShape& s,
-                                             const std::vector<double>& qkv) {
+                                             const std::vector<double>& qkv,
+                                             const DropoutMask* dropout) {
   AttentionReference r;
   r.out.resize(s.row_count * s.sequence_length * s.width());
   r.log_sum_exp.resize(s.row_count * s.head_count * s.sequence_length);
@@ -53,7 +65,8 @@ AttentionReference AttentionForwardReference(const AttentionShape& s,
                                    h * s.head_width];
         for (int64_t k = 0; k <= t; ++k) {
           for (int64_t c = 0; c < s.head_width; ++c) {
-            out[c] += p[k] * qkv[At(s, row, k, 2, h) + c];
+            out[c] += p[k] * FactorOf(s, dropout, row, h, t, k) *
+                      qkv[At(s, row, k, 2, h) + c];
           }
         }
       }
@@ -64,7 +77,7 @@ AttentionReference AttentionForwardReference(const AttentionShape& s,
 
 std::vector<double> AttentionBackwardReference(
     const AttentionShape& s, const std::vector<double>& qkv,
-    const std::vector<double>& out_gradient) {
+    const std::vector<double>& out_gradient, const DropoutMask* dropout) {
   std::vector<double> gradient(qkv.size());
   for (int64_t row = 0; row < s.row_count; ++row) {
     for (int64_t h = 0; h < s.head_count; ++h) {
@@ -77,9 +90,10 @@ std::vector<double> AttentionBackwardReference(
         std::vector<double> p_gradient(t + 1);
         double mean = 0;
         for (int64_t k = 0; k <= t; ++k) {
+          const double factor = FactorOf(s, dropout, row, h, t, k);
           for (int64_t c = 0; c < s.head_width; ++c) {
-            p_gradient[k] += out[c] * qkv[At(s, row, k, 2, h) + c];
-            gradient[At(s, row, k, 2, h) + c] += p[k] * out[c];
+            p_gradient[k] += factor * out[c] * qkv[At(s, row, k, 2, h) + c];
+            gradient[At(s, row, k, 2, h) + c] += p[k] * factor * out[c];
           }
           mean += p[k] * p_gradient[k];
         }

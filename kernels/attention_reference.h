@@ -12,13 +12,16 @@ struct AttentionReference {
   std::vector<double> out;          // (row_count, sequence_length, width)
   std::vector<double> log_sum_exp;  // (row_count, head_count, sequence_length)
 };
-AttentionReference AttentionForwardReference(const AttentionShape& shape,
-                                             const std::vector<double>& qkv);
+// `dropout` may be null.
+AttentionReference AttentionForwardReference(
+    const AttentionShape& shape, const std::vector<double>& qkv,
+    const DropoutMask* dropout = nullptr);
 
 // The gradient of qkv.
 std::vector<double> AttentionBackwardReference(
     const AttentionShape& shape, const std::vector<double>& qkv,
-    const std::vector<double>& out_gradient);
+    const std::vector<double>& out_gradient,
+    const DropoutMask* dropout = nullptr);
 
 }  // namespace lockstep::kernels
 

@@ -17,7 +17,8 @@ struct Result {
 
 Result RunBoth(Stream& stream, const AttentionShape& s,
                const std::vector<float>& qkv,
-               const std::vector<float>& out_gradient, int64_t offset = 0) {
+               const std::vector<float>& out_gradient, int64_t offset = 0,
+               const DropoutMask* dropout = nullptr) {
   Unaligned<float> in(qkv, offset), g(out_gradient, offset);
   Unaligned<float> out(std::vector<float>(out_gradient.size(), 9), offset);
   Unaligned<float> log_sum_exp(
@@ -30,11 +31,11 @@ Result RunBoth(Stream& stream, const AttentionShape& s,
   std::vector<float> workspace(AttentionWorkspace(stream.device(), s),
                                std::numeric_limits<float>::quiet_NaN());
   EXPECT_TRUE(AttentionForward(stream, s, in.data(), out.data(),
-                               log_sum_exp.data(), workspace.data())
+                               log_sum_exp.data(), workspace.data(), dropout)
                   .ok());
   EXPECT_TRUE(AttentionBackward(stream, s, in.data(), out.data(),
                                 log_sum_exp.data(), g.data(), gradient.data(),
-                                workspace.data())
+                                workspace.data(), dropout)
                   .ok());
   return {out.values(), log_sum_exp.values(), gradient.values()};
 }
@@ -76,6 +77,53 @@ TEST_P(AttentionTest, FollowsTheFormula) {
       ASSERT_TRUE(BitEqual(r.log_sum_exp, one.log_sum_exp));
       ASSERT_TRUE(BitEqual(r.gradient, one.gradient));
     }
+  }
+}
+
+TEST_P(AttentionTest, WithDropoutItFollowsTheFormula) {
+  const AttentionShape shapes[] = {{2, 37, 3, 3, 16},
+                                   {3, 70, 4, 2, 64},
+                                   {1, 1, 1, 1, 16},
+                                   {1, 200, 1, 1, 80}};
+  const DropoutMask mask{
+      .seed = 5, .site = 77, .first_sample = 1000, .rate = 0.2};
+  for (const AttentionShape& s : shapes) {
+    const std::vector<float> qkv = Qkv(s);
+    const std::vector<float> g = OutGradient(s);
+    const AttentionReference forward =
+        AttentionForwardReference(s, ToDouble(qkv), &mask);
+    const std::vector<double> gradient =
+        AttentionBackwardReference(s, ToDouble(qkv), ToDouble(g), &mask);
+    Result one;
+    for (const int threads : {1, 2, 3}) {
+      const Result r = RunBoth(StreamOf(threads), s, qkv, g, threads, &mask);
+      ASSERT_TRUE(AllNear(r.log_sum_exp, forward.log_sum_exp, 3e-6, 1e-6));
+      ASSERT_TRUE(AllNear(r.out, forward.out, 1e-5, 1e-6));
+      ASSERT_TRUE(AllNear(r.gradient, gradient, 5e-5, 1e-5))
+          << s.sequence_length << " " << s.head_width;
+      if (threads == 1) one = r;
+      ASSERT_TRUE(BitEqual(r.out, one.out));
+      ASSERT_TRUE(BitEqual(r.gradient, one.gradient));
+    }
+    EXPECT_FALSE(BitEqual(RunBoth(StreamOf(1), s, qkv, g).out, one.out));
+  }
+}
+
+TEST_P(AttentionTest, ARowsMaskIsItsSamples) {
+  const AttentionShape s{3, 37, 2, 1, 16}, alone{1, 37, 2, 1, 16};
+  DropoutMask mask{.seed = 5, .site = 77, .first_sample = 10, .rate = 0.2};
+  const std::vector<float> qkv = Qkv(s);
+  const std::vector<float> g = OutGradient(s);
+  const Result whole = RunBoth(StreamOf(2), s, qkv, g, 0, &mask);
+  for (int64_t row = 0; row < 3; ++row) {
+    const auto part = [&](const std::vector<float>& v) {
+      const int64_t n = std::ssize(v) / 3;
+      return std::vector<float>(v.begin() + row * n, v.begin() + (row + 1) * n);
+    };
+    mask.first_sample = 10 + row;
+    const Result r = RunBoth(StreamOf(1), alone, part(qkv), part(g), 1, &mask);
+    ASSERT_TRUE(BitEqual(r.out, part(whole.out)));
+    ASSERT_TRUE(BitEqual(r.gradient, part(whole.gradient)));
   }
 }
 
@@ -145,21 +193,27 @@ TEST(AttentionReferenceTest, BackwardIsTheSlopeOfForward) {
   const AttentionShape s{2, 5, 4, 2, 3};
   std::vector<double> qkv = ToDouble(Qkv(s));
   const std::vector<double> g = ToDouble(OutGradient(s));
-  const auto loss = [&] {
-    const std::vector<double> out = AttentionForwardReference(s, qkv).out;
-    double sum = 0;
-    for (size_t i = 0; i < out.size(); ++i) sum += out[i] * g[i];
-    return sum;
-  };
-  const std::vector<double> gradient = AttentionBackwardReference(s, qkv, g);
-  for (size_t i = 0; i < qkv.size(); ++i) {
-    const double at = qkv[i];
-    qkv[i] = at + 1e-5;
-    const double above = loss();
-    qkv[i] = at - 1e-5;
-    const double below = loss();
-    qkv[i] = at;
-    ASSERT_NEAR((above - below) / 2e-5, gradient[i], 1e-8) << i;
+  const DropoutMask mask{.seed = 1, .rate = 0.4};
+  for (const DropoutMask* dropout :
+       {static_cast<const DropoutMask*>(nullptr), &mask}) {
+    const auto loss = [&] {
+      const std::vector<double> out =
+          AttentionForwardReference(s, qkv, dropout).out;
+      double sum = 0;
+      for (size_t i = 0; i < out.size(); ++i) sum += out[i] * g[i];
+      return sum;
+    };
+    const std::vector<double> gradient =
+        AttentionBackwardReference(s, qkv, g, dropout);
+    for (size_t i = 0; i < qkv.size(); ++i) {
+      const double at = qkv[i];
+      qkv[i] = at + 1e-5;
+      const double above = loss();
+      qkv[i] = at - 1e-5;
+      const double below = loss();
+      qkv[i] = at;
+      ASSERT_NEAR((above - below) / 2e-5, gradient[i], 1e-8) << i;
+    }
   }
 }
 

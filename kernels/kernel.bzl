@@ -2,13 +2,14 @@
 
 load("//bazel:cc.bzl", "cc_library", "cc_test")
 
-def kernel(name, deps = [], cpu_deps = [], test_deps = [], test_size = "small"):
+def kernel(name, deps = [], cpu_deps = [], reference_deps = [], test_deps = [], test_size = "small"):
     """Makes :`name`, :`name`_reference (for tests) and :`name`_test.
 
     Args:
       name: of the operation; the files are named after it.
       deps: of its interface and argument checks, beyond what all have.
       cpu_deps: of its CPU implementation, likewise.
+      reference_deps: of its reference, likewise.
       test_deps: of its test, likewise.
       test_size: of its test.
     """
@@ -36,7 +37,7 @@ def kernel(name, deps = [], cpu_deps = [], test_deps = [], test_size = "small"):
         testonly = True,
         srcs = [name + "_reference.cc"],
         hdrs = [name + "_reference.h"],
-        deps = [":" + name] + deps,
+        deps = [":" + name] + deps + reference_deps,
     )
     cc_test(
         name = name + "_test",

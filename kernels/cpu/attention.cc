@@ -13,6 +13,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/log-inl.h"
+#include "kernels/cpu/philox-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 #if LS_SIMD_TARGET
@@ -55,6 +56,23 @@ void ScaleRow(float* x, float scale, int64_t n) {
   const auto v_scale = hn::Set(FloatTag(), scale);
   for (int64_t i = 0; i < n; i += kLanes) {
     StorePart(hn::Mul(LoadPart(x + i, n - i), v_scale), x + i, n - i);
+  }
+}
+
+void DropoutFactorsOf(const DropoutMask& mask, int64_t sample, int64_t begin,
+                      int64_t n, float* factors) {
+  DropoutFactors(mask, sample, begin, n, factors);
+}
+
+// x[i] *= factors[i], and 0 where the factor is 0.
+void DropRow(float* HWY_RESTRICT x, const float* HWY_RESTRICT factors,
+             int64_t n) {
+  const auto zero = hn::Zero(FloatTag());
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const auto factor = LoadPart(factors + i, n - i);
+    StorePart(hn::IfThenElseZero(hn::Gt(factor, zero),
+                                 hn::Mul(LoadPart(x + i, n - i), factor)),
+              x + i, n - i);
   }
 }
 
@@ -116,6 +134,22 @@ int64_t ScoreElements(const AttentionShape& s) {
   return kQueryBlock * ScoreStride(s);
 }
 
+// What the probabilities of one head of one sequence are multiplied by.
+struct HeadDropout {
+  const DropoutMask* mask = nullptr;  // None.
+  int64_t sample = 0;
+  int64_t head = 0;
+
+  // Of position `t`'s first `count`; count <= sequence_length.
+  void Fill(const AttentionShape& s, int64_t t, int64_t count,
+            float* factors) const {
+    const auto fill = LS_DISPATCH(DropoutFactorsOf);
+    const int64_t stride = (s.sequence_length + 3) / 4 * 4;
+    fill(*mask, sample, (head * s.sequence_length + t) * stride, count,
+         factors);
+  }
+};
+
 // One head of one sequence, as matrices of (sequence_length, head_width).
 struct Head {
   const float* query;
@@ -135,8 +169,16 @@ Head HeadOf(const AttentionShape& s, const float* qkv, int64_t row,
           .stride = s.qkv_width()};
 }
 
-absl::Status ForwardHead(const AttentionShape& s, const Head& head, float* out,
+HeadDropout DropoutOf(const DropoutMask* mask, int64_t row, int64_t head) {
+  if (mask == nullptr) return {};
+  return {.mask = mask, .sample = mask->first_sample + row, .head = head};
+}
+
+absl::Status ForwardHead(const AttentionShape& s, const Head& head,
+                         const HeadDropout& dropout, float* out,
                          float* log_sum_exp, float* scores) {
+  const auto drop = LS_DISPATCH(DropRow);
+  float* const factors = scores + 2 * ScoreElements(s);
   const auto softmax = LS_DISPATCH(SoftmaxRow);
   const auto scale_row = LS_DISPATCH(ScaleRow);
   const auto scale =
@@ -151,8 +193,13 @@ absl::Status ForwardHead(const AttentionShape& s, const Head& head, float* out,
                           score_stride));
     float sums[kQueryBlock];
     for (int64_t i = 0; i < count; ++i) {
-      sums[i] = softmax(scores + i * score_stride, begin + i + 1, end,
+      const int64_t seen = begin + i + 1;
+      sums[i] = softmax(scores + i * score_stride, seen, end,
                         log_sum_exp + begin + i);
+      if (dropout.mask != nullptr) {
+        dropout.Fill(s, begin + i, seen, factors);
+        drop(scores + i * score_stride, factors, seen);
+      }
     }
     RETURN_IF_ERROR(Sgemm(count, s.head_width, end, 1, {scores, score_stride},
                           {head.value, head.stride}, 0, out + begin * s.width(),
@@ -166,12 +213,15 @@ absl::Status ForwardHead(const AttentionShape& s, const Head& head, float* out,
 
 // Of one query head.  With `first` the gradients of its keys and values are
 // written, else added to.
-absl::Status BackwardHead(const AttentionShape& s, const Head& head, bool first,
+absl::Status BackwardHead(const AttentionShape& s, const Head& head,
+                          const HeadDropout& dropout, bool first,
                           const float* out, const float* log_sum_exp,
                           const float* out_gradient, float* query_gradient,
                           float* key_gradient, float* scores) {
   const auto dot = LS_DISPATCH(Dot);
   const auto softmax_gradient = LS_DISPATCH(SoftmaxGradientRow);
+  const auto drop = LS_DISPATCH(DropRow);
+  float* const factors = scores + 2 * ScoreElements(s);
   const auto scale =
       static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width)));
   const int64_t stride = head.stride;
@@ -194,10 +244,18 @@ absl::Status BackwardHead(const AttentionShape& s, const Head& head, bool first,
                           score_stride));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = (begin + i) * s.width();
-      softmax_gradient(scores + i * score_stride,
-                       score_gradient + i * score_stride, begin + i + 1, end,
-                       log_sum_exp[begin + i],
+      const int64_t seen = begin + i + 1;
+      float* const p = scores + i * score_stride;
+      float* const p_gradient = score_gradient + i * score_stride;
+      if (dropout.mask != nullptr) {
+        dropout.Fill(s, begin + i, seen, factors);
+        drop(p_gradient, factors, seen);
+      }
+      // With dropout, too, the mean is that of what reached p.
+      softmax_gradient(p, p_gradient, seen, end, log_sum_exp[begin + i],
                        dot(out + at, out_gradient + at, s.head_width));
+      // The values met p after dropout.
+      if (dropout.mask != nullptr) drop(p, factors, seen);
     }
     RETURN_IF_ERROR(Sgemm(end, s.head_width, count, 1,
                           {scores, score_stride, true}, out_rows, beta,
@@ -215,18 +273,18 @@ absl::Status BackwardHead(const AttentionShape& s, const Head& head, bool first,
 }  // namespace
 
 int64_t AttentionWorkspace(const AttentionShape& shape) {
-  return 2 * ScoreElements(shape);
+  return 2 * ScoreElements(shape) + ScoreStride(shape);
 }
 
 absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& s,
                               const float* qkv, float* out, float* log_sum_exp,
-                              float* workspace) {
+                              float* workspace, const DropoutMask* dropout) {
   FirstError error;
   pool.ParallelFor(s.row_count * s.head_count, [&](int64_t i, int thread) {
     const int64_t row = i / s.head_count;
     const int64_t head = i % s.head_count;
     error.Update(ForwardHead(
-        s, HeadOf(s, qkv, row, head),
+        s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
         out + row * s.sequence_length * s.width() + head * s.head_width,
         log_sum_exp + i * s.sequence_length,
         workspace + thread * AttentionWorkspace(s)));
@@ -238,7 +296,7 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
                                const float* qkv, const float* out,
                                const float* log_sum_exp,
                                const float* out_gradient, float* qkv_gradient,
-                               float* workspace) {
+                               float* workspace, const DropoutMask* dropout) {
   FirstError error;
   const int64_t group = s.head_count / s.key_value_head_count;
   // The heads that share keys, one after the other.
@@ -253,7 +311,8 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
       const int64_t at =
           row * s.sequence_length * s.width() + head * s.head_width;
       error.Update(BackwardHead(
-          s, HeadOf(s, qkv, row, head), member == 0, out + at,
+          s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
+          member == 0, out + at,
           log_sum_exp + (row * s.head_count + head) * s.sequence_length,
           out_gradient + at, gradient + head * s.head_width,
           gradient + s.width() + shared * s.head_width,

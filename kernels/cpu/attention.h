@@ -16,12 +16,12 @@ int64_t AttentionWorkspace(const AttentionShape& shape);
 // workspace: of AttentionWorkspace for each thread of the pool.
 absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& shape,
                               const float* qkv, float* out, float* log_sum_exp,
-                              float* workspace);
+                              float* workspace, const DropoutMask* dropout);
 absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& shape,
                                const float* qkv, const float* out,
                                const float* log_sum_exp,
                                const float* out_gradient, float* qkv_gradient,
-                               float* workspace);
+                               float* workspace, const DropoutMask* dropout);
 
 }  // namespace lockstep::kernels::cpu
 

@@ -33,6 +33,16 @@ class BitsTest(harness.JobTest):
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
 
+    def test_dropout_is_a_function_of_the_sample(self):
+        hashes = set()
+        for name, workers, threads in (("one", 1, 2), ("two", 2, 1), ("three", 3, 1)):
+            spec = self.spec("dropout-" + name, numerics={"dropout": 0.1, "seed": 7},
+                             parallel={"min_workers": workers, "recompute": "BLOCK" if workers == 2 else "NONE"})
+            self.run_job(spec, workers=workers, threads=threads)
+            hashes.add(self.hash_of(spec))
+        self.assertEqual(len(hashes), 1)
+        self.assertNotIn(self.hash_with("without"), hashes)
+
     def test_a_llama_has_the_same_bits_too(self):
         llama = {"llama": {"vocab_size": 256, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
                            "num_key_value_heads": 2, "intermediate_size": 88}}

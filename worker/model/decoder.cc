@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/philox.h"
 #include "common/status.h"
 #include "kernels/attention.h"
 #include "kernels/column_sums.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/gelu.h"
 #include "kernels/layer_norm.h"
@@ -62,13 +65,13 @@ struct Extent {
 class TransformerDecoder : public Decoder {
  public:
   TransformerDecoder(const ModelConfig& config, const Layout& layout,
-                     Extent extent, Recompute recompute,
+                     Extent extent, const DecoderOptions& options,
                      kernels::Stream& stream,
                      std::unique_ptr<DecoderBuffers> buffers)
       : config_(config),
         layout_(layout),
         extent_(extent),
-        recompute_(recompute),
+        options_(options),
         stream_(stream),
         buffers_(std::move(buffers)),
         host_tokens_(extent.tokens()),
@@ -109,7 +112,8 @@ class TransformerDecoder : public Decoder {
   absl::Status Prepare();
 
   int64_t byte_count() const override { return buffers_->byte_count(); }
-  absl::Status Forward(const int32_t* tokens, const float* parameters) override;
+  absl::Status Forward(const int32_t* tokens, const float* parameters,
+                       int64_t first_sample) override;
   absl::StatusOr<LossSum> Backward(GradientSink& sink) override;
   absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
                                    const float* parameters,
@@ -118,6 +122,35 @@ class TransformerDecoder : public Decoder {
                       int64_t position, float* logits) override;
 
  private:
+  using Layer = uint32_t;
+
+  // Where elements are dropped; part of the bits: never renumber.
+  enum class Place : uint32_t {
+    kEmbedding = 1,
+    kProbabilities = 2,
+    kAttentionOut = 3,
+    kFeedForwardOut = 4,
+  };
+
+  bool DropsResidual() const {
+    return options_.dropout > 0 && config_.is_gpt2();
+  }
+  // Of the last Forward's samples.
+  kernels::DropoutMask MaskOf(Place place, Layer layer) const {
+    return {.seed = options_.dropout_seed,
+            .site = static_cast<uint32_t>(RandomPurpose::kDropout) +
+                    256 * static_cast<uint32_t>(place) + 65536 * layer,
+            .first_sample = first_sample_,
+            .rate = options_.dropout};
+  }
+  // out = residual + x after dropout; (tokens, width) each.
+  absl::Status DropOut(Place place, Layer layer, const float* x,
+                       const float* residual, float* out) {
+    return kernels::Dropout(stream_, MaskOf(place, layer), x, residual,
+                            extent_.rows,
+                            extent_.sequence_length * config_.width, out);
+  }
+
   Linear MakeLinear(TensorRole weight, TensorRole bias, int layer) const;
   static std::vector<Linear> BesideEachOther(std::vector<Linear> parts);
 
@@ -129,16 +162,23 @@ class TransformerDecoder : public Decoder {
   absl::Status CheckToken(int32_t token, int64_t row, int64_t position) const;
 
   absl::Status Embed(const Extent& extent, const int32_t* tokens, float* out);
+  // With a layer dropout is applied, if there is any.
   absl::Status ForwardBlock(const Extent& extent, const BlockTensors& tensors,
-                            const BlockActivations& activations);
+                            const BlockActivations& activations,
+                            std::optional<Layer> layer);
   // Embedding and blocks over the evaluation's memory; the result is in
   // buffers_->evaluation.norm1, normalised.
   absl::Status ForwardForEvaluation(const Extent& extent);
 
   absl::Status BackwardHead(GradientSink& sink);
   absl::Status BackwardBlock(const BlockTensors& tensors,
-                             const BlockActivations& activations,
+                             const BlockActivations& activations, Layer layer,
                              GradientSink& sink);
+  // The gradient of what a part of a block adds to the residual stream, given
+  // residual_gradient, and its bias's to the sink.
+  absl::StatusOr<const float*> BackwardAddition(const Linear& linear,
+                                                Place place, Layer layer,
+                                                GradientSink& sink);
   absl::Status BackwardEmbedding(GradientSink& sink);
 
   // out = in x weight + residual + bias; residual (out's form) may be null, and
@@ -189,7 +229,7 @@ class TransformerDecoder : public Decoder {
   const ModelConfig config_;
   const Layout layout_;
   const Extent extent_;
-  const Recompute recompute_;
+  const DecoderOptions options_;
   kernels::Stream& stream_;
   const std::unique_ptr<DecoderBuffers> buffers_;
 
@@ -202,6 +242,7 @@ class TransformerDecoder : public Decoder {
   std::vector<int32_t> host_tokens_, host_targets_;
   std::vector<float> host_losses_;
   int64_t counted_ = 0;  // Of the last Forward's targets.
+  int64_t first_sample_ = 0;
   // Of the last Forward, or of the Evaluate or Logits that runs.
   const float* parameters_ = nullptr;
   const float* forward_parameters_ = nullptr;
@@ -331,7 +372,12 @@ absl::Status TransformerDecoder::RotateHeads(const Extent& extent,
 
 absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
                                               const BlockTensors& tensors,
-                                              const BlockActivations& a) {
+                                              const BlockActivations& a,
+                                              std::optional<Layer> layer) {
+  const bool drops_residual = layer.has_value() && DropsResidual();
+  kernels::DropoutMask mask;
+  const bool drops = layer.has_value() && options_.dropout > 0;
+  if (drops) mask = MaskOf(Place::kProbabilities, *layer);
   const int64_t n = extent.tokens();
   const int64_t width = config_.width;
   const int64_t inner_width = config_.inner_width;
@@ -344,11 +390,16 @@ absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
   }
   RETURN_IF_ERROR(
       RotateHeads(extent, kernels::RotaryDirection::kForward, a.qkv));
-  RETURN_IF_ERROR(kernels::AttentionForward(stream_, AttentionShapeOf(extent),
-                                            a.qkv, a.attention, a.log_sum_exp,
-                                            buffers_->workspace));
+  RETURN_IF_ERROR(kernels::AttentionForward(
+      stream_, AttentionShapeOf(extent), a.qkv, a.attention, a.log_sum_exp,
+      buffers_->workspace, drops ? &mask : nullptr));
   RETURN_IF_ERROR(Product(extent, tensors.attention_out, a.attention,
-                          config_.query_width(), a.middle, width, a.in));
+                          config_.query_width(), a.middle, width,
+                          drops_residual ? nullptr : a.in));
+  if (drops_residual) {
+    RETURN_IF_ERROR(
+        DropOut(Place::kAttentionOut, *layer, a.middle, a.in, a.middle));
+  }
   RETURN_IF_ERROR(
       Norm(extent, tensors.norm2, a.middle, a.norm2, a.norm2_statistics));
   for (const Linear& part : tensors.inner) {
@@ -364,20 +415,29 @@ absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
     RETURN_IF_ERROR(kernels::SwiGluForward(stream_, a.inner, n, inner_width,
                                            a.activated, a.activated_stride));
   }
-  return Product(extent, tensors.outer, a.activated, a.activated_stride, a.out,
-                 width, a.middle);
+  RETURN_IF_ERROR(Product(extent, tensors.outer, a.activated,
+                          a.activated_stride, a.out, width,
+                          drops_residual ? nullptr : a.middle));
+  if (!drops_residual) return absl::OkStatus();
+  return DropOut(Place::kFeedForwardOut, *layer, a.out, a.middle, a.out);
 }
 
 absl::Status TransformerDecoder::Forward(const int32_t* tokens,
-                                         const float* parameters) {
+                                         const float* parameters,
+                                         int64_t first_sample) {
   DecoderBuffers& b = *buffers_;
   forward_parameters_ = nullptr;
   RETURN_IF_ERROR(
       CopyTokens(tokens, extent_.rows, b.tokens, b.targets, &counted_));
   parameters_ = parameters;
-  RETURN_IF_ERROR(Embed(extent_, b.tokens, b.blocks.front().in));
+  first_sample_ = first_sample;
+  float* const embedded = b.blocks.front().in;
+  RETURN_IF_ERROR(Embed(extent_, b.tokens, embedded));
+  if (DropsResidual()) {
+    RETURN_IF_ERROR(DropOut(Place::kEmbedding, 0, embedded, nullptr, embedded));
+  }
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], b.blocks[i]));
+    RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], b.blocks[i], Layer(i)));
   }
   RETURN_IF_ERROR(Norm(extent_, final_norm_, b.blocks.back().out, b.final_norm,
                        b.final_statistics));
@@ -485,19 +545,36 @@ absl::Status TransformerDecoder::BackwardHead(GradientSink& sink) {
   return sink.UnitDone(layout_.tensors[final_norm_.weight].unit);
 }
 
+absl::StatusOr<const float*> TransformerDecoder::BackwardAddition(
+    const Linear& linear, Place place, Layer layer, GradientSink& sink) {
+  DecoderBuffers& b = *buffers_;
+  if (DropsResidual()) {
+    RETURN_IF_ERROR(DropOut(place, layer, b.residual_gradient, nullptr,
+                            b.dropped_gradient));
+    RETURN_IF_ERROR(
+        BackwardBiases({linear}, b.dropped_gradient, config_.width, sink));
+    return b.dropped_gradient;
+  }
+  // Left there by the norm behind this place.
+  if (linear.bias >= 0) {
+    RETURN_IF_ERROR(sink.Contribute(linear.bias, b.vector_gradients[2]));
+  }
+  return b.residual_gradient;
+}
+
 absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
                                                const BlockActivations& a,
+                                               Layer layer,
                                                GradientSink& sink) {
   DecoderBuffers& b = *buffers_;
   const int64_t n = extent_.tokens();
   const int64_t width = config_.width;
-  // Left there by the norm behind this place; so for attention_out below.
-  if (tensors.outer.bias >= 0) {
-    RETURN_IF_ERROR(sink.Contribute(tensors.outer.bias, b.vector_gradients[2]));
-  }
+  ASSIGN_OR_RETURN(
+      const float* added,
+      BackwardAddition(tensors.outer, Place::kFeedForwardOut, layer, sink));
   RETURN_IF_ERROR(BackwardProducts({tensors.outer}, a.activated,
-                                   a.activated_stride, b.residual_gradient,
-                                   width, b.wide_gradient, sink));
+                                   a.activated_stride, added, width,
+                                   b.wide_gradient, sink));
   const float* inner_gradient = b.wide_gradient;
   if (config_.is_gpt2()) {
     const int bias = tensors.inner.front().bias;
@@ -519,16 +596,16 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
   RETURN_IF_ERROR(BackwardNorm(tensors.norm2, a.middle, a.norm2_statistics,
                                /*first=*/false, sink));
 
-  if (tensors.attention_out.bias >= 0) {
-    RETURN_IF_ERROR(
-        sink.Contribute(tensors.attention_out.bias, b.vector_gradients[2]));
-  }
+  ASSIGN_OR_RETURN(added, BackwardAddition(tensors.attention_out,
+                                           Place::kAttentionOut, layer, sink));
   RETURN_IF_ERROR(BackwardProducts({tensors.attention_out}, a.attention,
-                                   config_.query_width(), b.residual_gradient,
-                                   width, b.narrow_gradient, sink));
+                                   config_.query_width(), added, width,
+                                   b.narrow_gradient, sink));
+  const kernels::DropoutMask mask = MaskOf(Place::kProbabilities, layer);
   RETURN_IF_ERROR(kernels::AttentionBackward(
       stream_, AttentionShapeOf(extent_), a.qkv, a.attention, a.log_sum_exp,
-      b.narrow_gradient, b.wide_gradient, b.workspace));
+      b.narrow_gradient, b.wide_gradient, b.workspace,
+      options_.dropout > 0 ? &mask : nullptr));
   RETURN_IF_ERROR(RotateHeads(extent_, kernels::RotaryDirection::kBackward,
                               b.wide_gradient));
   RETURN_IF_ERROR(
@@ -543,6 +620,10 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
 
 absl::Status TransformerDecoder::BackwardEmbedding(GradientSink& sink) {
   DecoderBuffers& b = *buffers_;
+  if (DropsResidual()) {
+    RETURN_IF_ERROR(DropOut(Place::kEmbedding, 0, b.residual_gradient, nullptr,
+                            b.residual_gradient));
+  }
   RETURN_IF_ERROR(kernels::TokenEmbeddingBackward(
       stream_, b.tokens, b.residual_gradient, extent_.tokens(),
       config_.vocabulary, config_.width, b.tensor_gradient));
@@ -576,10 +657,12 @@ absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
   RETURN_IF_ERROR(BackwardHead(sink));
   for (size_t i = blocks_.size(); i-- > 0;) {
     // The last one's are still there.
-    if (recompute_ == Recompute::kBlock && i + 1 < blocks_.size()) {
-      RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], buffers_->blocks[i]));
+    if (options_.recompute == Recompute::kBlock && i + 1 < blocks_.size()) {
+      RETURN_IF_ERROR(
+          ForwardBlock(extent_, blocks_[i], buffers_->blocks[i], Layer(i)));
     }
-    RETURN_IF_ERROR(BackwardBlock(blocks_[i], buffers_->blocks[i], sink));
+    RETURN_IF_ERROR(
+        BackwardBlock(blocks_[i], buffers_->blocks[i], Layer(i), sink));
   }
   RETURN_IF_ERROR(BackwardEmbedding(sink));
   return SumLosses(extent_.tokens(), counted_);
@@ -589,7 +672,7 @@ absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
   const BlockActivations& a = buffers_->evaluation;
   RETURN_IF_ERROR(Embed(extent, buffers_->evaluation_tokens, a.in));
   for (const BlockTensors& block : blocks_) {
-    RETURN_IF_ERROR(ForwardBlock(extent, block, a));
+    RETURN_IF_ERROR(ForwardBlock(extent, block, a, std::nullopt));
   }
   return Norm(extent, final_norm_, a.out, a.norm1, a.norm1_statistics);
 }
@@ -658,7 +741,8 @@ absl::Status TransformerDecoder::Logits(const int32_t* tokens,
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
     const ModelConfig& config, const Layout& layout, int64_t rows,
-    int64_t sequence_length, kernels::Stream& stream, Recompute recompute) {
+    int64_t sequence_length, kernels::Stream& stream,
+    const DecoderOptions& options) {
   RETURN_IF_ERROR(ValidateModelConfig(config));
   constexpr int64_t kRowsMax = 1 << 16;
   if (rows < 1 || rows > kRowsMax) {
@@ -670,12 +754,16 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
         "sequence_length=", sequence_length,
         ": expected 1 to the model's longest, ", config.position_max));
   }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dropout=", options.dropout, ": expected 0 to below 1"));
+  }
   LS_CHECK(layout.element_count == MakeLayout(config).element_count);
   ASSIGN_OR_RETURN(auto buffers,
                    DecoderBuffers::Create(config, layout, rows, sequence_length,
-                                          recompute, stream.device()));
+                                          options, stream.device()));
   auto decoder = std::make_unique<TransformerDecoder>(
-      config, layout, Extent{rows, sequence_length}, recompute, stream,
+      config, layout, Extent{rows, sequence_length}, options, stream,
       std::move(buffers));
   RETURN_IF_ERROR(decoder->Prepare());
   return decoder;

@@ -56,6 +56,19 @@ enum class Recompute {
   kBlock,  // Its input alone; the rest is computed again.
 };
 
+struct DecoderOptions {
+  Recompute recompute = Recompute::kNone;
+
+  // Share of elements that training drops, 0 to below 1: with GPT-2 of the
+  // embeddings' sum, of the attention's probabilities, and of what each part of
+  // a block adds; with the others of the attention's probabilities.  Which ones
+  // is a function of the seed, the sample, the place and the layer:
+  // kernels/dropout_mask.h, with site = RandomPurpose::kDropout
+  // + 256 x place + 65536 x layer, places counted from 1 as above.
+  double dropout = 0;
+  int64_t dropout_seed = 0;
+};
+
 class Decoder {
  public:
   // Everything it needs is allocated here, on the stream's device.  `layout`
@@ -68,7 +81,7 @@ class Decoder {
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
       int64_t sequence_length, kernels::Stream& stream,
-      Recompute recompute = Recompute::kNone);
+      const DecoderOptions& options = {});
   virtual ~Decoder() = default;
 
   // Of device memory: activations, gradients on their way, logits, workspaces.
@@ -78,18 +91,20 @@ class Decoder {
   //   the first sequence_length of a row go in, the last sequence_length are
   //   the targets.  Of one that does not count as a target the complement,
   //   ~token.  Copied.
+  // first_sample: the sample of row 0, for dropout; the others follow.
   // parameters: (layout.element_count) device memory; must stay as they are
   //   until Backward has ended.
-  virtual absl::Status Forward(const int32_t* tokens,
-                               const float* parameters) = 0;
+  virtual absl::Status Forward(const int32_t* tokens, const float* parameters,
+                               int64_t first_sample = 0) = 0;
 
   // Of the last Forward.  The loss is final when this returns.
   //
   // Errors: whatever `sink` returns.
   virtual absl::StatusOr<LossSum> Backward(GradientSink& sink) = 0;
 
-  // Loss alone; writes no activations that a Backward needs.  Arguments as
-  // Forward's, but only the first `row_count` rows are read and count.
+  // Loss alone, without dropout; writes no activations that a Backward needs.
+  // Arguments as Forward's, but only the first `row_count` rows are read and
+  // count.
   virtual absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
                                            const float* parameters,
                                            int64_t row_count) = 0;

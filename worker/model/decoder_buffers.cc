@@ -43,7 +43,7 @@ class Carver {
 };
 
 void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
-           int64_t sequence_length, Recompute recompute,
+           int64_t sequence_length, const DecoderOptions& options,
            kernels::Device& device, Carver& carver, DecoderBuffers& b) {
   const int64_t tokens = rows * sequence_length;
   const int64_t wide = std::max(c.qkv_width(), c.inner_columns());
@@ -60,7 +60,7 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
   float* in = carver.Floats(tokens * c.width);
   for (size_t i = 0; i < b.blocks.size(); ++i) {
     BlockActivations& block = b.blocks[i];
-    if (recompute == Recompute::kBlock && i > 0) {
+    if (options.recompute == Recompute::kBlock && i > 0) {
       block = b.blocks.front();
       block.in = in;
       in = block.out = carver.Floats(tokens * c.width);
@@ -92,6 +92,9 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
       carver.Floats(tokens * std::max(c.width, c.query_width()));
   b.wide_gradient = carver.Floats(tokens * wide);
   b.residual_gradient = carver.Floats(tokens * c.width);
+  if (c.is_gpt2() && options.dropout > 0) {
+    b.dropped_gradient = carver.Floats(tokens * c.width);
+  }
   int64_t largest = 0;
   for (const Tensor& tensor : layout.tensors) {
     largest = std::max(largest, tensor.element_count);
@@ -135,10 +138,11 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
 
 absl::StatusOr<std::unique_ptr<DecoderBuffers>> DecoderBuffers::Create(
     const ModelConfig& config, const Layout& layout, int64_t rows,
-    int64_t sequence_length, Recompute recompute, kernels::Device& device) {
+    int64_t sequence_length, const DecoderOptions& options,
+    kernels::Device& device) {
   std::unique_ptr<DecoderBuffers> buffers(new DecoderBuffers());
   Carver counter(nullptr);
-  Carve(config, layout, rows, sequence_length, recompute, device, counter,
+  Carve(config, layout, rows, sequence_length, options, device, counter,
         *buffers);
   auto memory = device.Allocate(counter.byte_count());
   if (!memory.ok()) {
@@ -148,7 +152,7 @@ absl::StatusOr<std::unique_ptr<DecoderBuffers>> DecoderBuffers::Create(
   }
   buffers->memory_ = *std::move(memory);
   Carver carver(buffers->memory_->data());
-  Carve(config, layout, rows, sequence_length, recompute, device, carver,
+  Carve(config, layout, rows, sequence_length, options, device, carver,
         *buffers);
   return buffers;
 }

@@ -49,7 +49,8 @@ class DecoderBuffers {
   //   ResourceExhausted: not enough memory.
   static absl::StatusOr<std::unique_ptr<DecoderBuffers>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
-      int64_t sequence_length, Recompute recompute, kernels::Device& device);
+      int64_t sequence_length, const DecoderOptions& options,
+      kernels::Device& device);
 
   int64_t byte_count() const { return memory_->byte_count(); }
 
@@ -69,6 +70,7 @@ class DecoderBuffers {
   float* narrow_gradient = nullptr;  // (tokens, max(width, query_width))
   float* wide_gradient = nullptr;    // (tokens, max(qkv_width, inner_columns))
   float* residual_gradient = nullptr;  // (tokens, width)
+  float* dropped_gradient = nullptr;   // (tokens, width); GPT-2 with dropout.
   float* tensor_gradient = nullptr;    // (elements of the largest tensor)
   // (max(width, qkv_width, inner_columns)) each: of vectors, such as a bias.
   float* vector_gradients[3] = {};

@@ -124,7 +124,7 @@ bool SameBits(const RecordingSink& a, const RecordingSink& b) {
 class Model {
  public:
   Model(const ModelConfig& config, int64_t rows, int64_t sequence_length,
-        int thread_count = 1, Recompute recompute = Recompute::kNone)
+        int thread_count = 1, const DecoderOptions& options = {})
       : layout(MakeLayout(config)), rows_(rows), length_(sequence_length) {
     auto created_device = kernels::CreateCpuDevice(thread_count);
     LS_CHECK(created_device.ok());
@@ -144,7 +144,7 @@ class Model {
     }
     tokens = RandomTokens(7, config.vocabulary);
     auto created = Decoder::Create(config, layout, rows, sequence_length,
-                                   *stream_, recompute);
+                                   *stream_, options);
     LS_CHECK(created.ok());
     decoder = *std::move(created);
   }
@@ -168,10 +168,16 @@ class Model {
   }
 
   LossSum Step(RecordingSink& sink) {
-    EXPECT_TRUE(decoder->Forward(tokens.data(), parameters.data()).ok());
+    EXPECT_TRUE(
+        decoder->Forward(tokens.data(), parameters.data(), first_sample).ok());
     const auto loss = decoder->Backward(sink);
     EXPECT_TRUE(loss.ok()) << loss.status();
     return loss.ok() ? *loss : LossSum{};
+  }
+
+  double TrainingLoss() {
+    RecordingSink unused(layout);
+    return Step(unused).nats;
   }
 
   LossSum Evaluate(int64_t row_count) {
@@ -185,6 +191,7 @@ class Model {
   std::vector<float> parameters;
   std::vector<int32_t> tokens;
   std::unique_ptr<Decoder> decoder;
+  int64_t first_sample = 0;
 
  private:
   const int64_t rows_, length_;
@@ -195,8 +202,9 @@ class Model {
 // The slope of the loss along a random direction within each tensor, against
 // the gradient's.
 void ExpectGradientIsSlope(const ModelConfig& config, int64_t rows,
-                           int64_t sequence_length) {
-  Model model(config, rows, sequence_length, 2);
+                           int64_t sequence_length,
+                           const DecoderOptions& options = {}) {
+  Model model(config, rows, sequence_length, 2, options);
   RecordingSink sink(model.layout);
   model.Step(sink);
   const std::vector<float> at = model.parameters;
@@ -225,7 +233,8 @@ void ExpectGradientIsSlope(const ModelConfig& config, int64_t rows,
               static_cast<float>(at[tensor.offset + i] +
                                  (side == 0 ? -step : step) * direction[i]);
         }
-        loss[side] = model.Evaluate(rows).nats;
+        loss[side] = options.dropout > 0 ? model.TrainingLoss()
+                                         : model.Evaluate(rows).nats;
       }
       return (loss[1] - loss[0]) / (2 * step);
     };
@@ -253,13 +262,48 @@ TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithOneToken) {
   ExpectGradientIsSlope(SmallConfig(), 1, 1);
 }
 
+TEST(DecoderTest, GradientIsTheSlopeOfTheLossWithDropout) {
+  const DecoderOptions options{.dropout = 0.2, .dropout_seed = 3};
+  ExpectGradientIsSlope(SmallConfig(), 3, 37, options);
+  ExpectGradientIsSlope(SmallLlama(), 3, 37, options);
+}
+
+// Two halves of a micro-batch drop what the whole one does.
+TEST(DecoderTest, WhatIsDroppedIsAFunctionOfTheSample) {
+  const DecoderOptions options{.dropout = 0.2, .dropout_seed = 3};
+  for (const ModelConfig& config : {SmallConfig(), SmallLlama()}) {
+    Model whole(config, 4, 20, 1, options);
+    whole.first_sample = 100;
+    const double loss = whole.TrainingLoss();
+    double parts = 0;
+    for (const int half : {0, 1}) {
+      Model part(config, 2, 20, 2, options);
+      part.first_sample = 100 + 2 * half;
+      const auto begin = whole.tokens.begin() + half * 2 * 21;
+      part.tokens.assign(begin, begin + 2 * 21);
+      parts += part.TrainingLoss();
+    }
+    // The sum in double in another order.
+    EXPECT_NEAR(parts, loss, 1e-9);
+    whole.first_sample = 101;
+    EXPECT_GT(std::abs(whole.TrainingLoss() - loss), 1e-3);
+    Model other(config, 4, 20, 1, {.dropout = 0.2, .dropout_seed = 4});
+    other.first_sample = 100;
+    EXPECT_GT(std::abs(other.TrainingLoss() - loss), 1e-3);
+    // Evaluation drops nothing.
+    Model plain(config, 4, 20, 1);
+    EXPECT_EQ(whole.Evaluate(4).nats, plain.Evaluate(4).nats);
+  }
+}
+
 TEST(DecoderTest, RecomputingChangesMemoryAndNoBit) {
   std::vector<ModelConfig> configs = Llamas();
   configs.push_back(SmallConfig());
   for (ModelConfig config : configs) {
     config.layer_count = 4;
-    Model plain(config, 3, 37, 2);
-    Model recomputing(config, 3, 37, 2, Recompute::kBlock);
+    Model plain(config, 3, 37, 2, {.dropout = 0.1});
+    Model recomputing(config, 3, 37, 2,
+                      {.recompute = Recompute::kBlock, .dropout = 0.1});
     EXPECT_LT(recomputing.decoder->byte_count(), plain.decoder->byte_count());
     for (int step = 0; step < 2; ++step) {
       RecordingSink expected(plain.layout), sink(plain.layout);

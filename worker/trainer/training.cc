@@ -77,11 +77,14 @@ absl::Status Training::Allocate() {
       stream_->CopyToDevice(parameters_->data(), host_weights_.data(), bytes));
   ASSIGN_OR_RETURN(
       decoder_,
-      Decoder::Create(job_.model(), layout, spec.batch().micro_batch_size(),
-                      spec.data().sequence_length(), *stream_,
-                      spec.parallel().recompute() == v1::ParallelSpec::BLOCK
-                          ? Recompute::kBlock
-                          : Recompute::kNone));
+      Decoder::Create(
+          job_.model(), layout, spec.batch().micro_batch_size(),
+          spec.data().sequence_length(), *stream_,
+          {.recompute = spec.parallel().recompute() == v1::ParallelSpec::BLOCK
+                            ? Recompute::kBlock
+                            : Recompute::kNone,
+           .dropout = spec.numerics().dropout(),
+           .dropout_seed = spec.numerics().seed()}));
   const v1::OptimizerSpec& optimizer = spec.optimizer();
   ASSIGN_OR_RETURN(optimizer_,
                    Optimizer::Create(layout,
@@ -208,7 +211,12 @@ absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
   LS_CHECK(batch.step == next_step_);
   {
     Stopwatch watch(clock_, outcome.forward);
-    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, parameters_->as<float>()));
+    const v1::BatchSpec& sizes = job_.spec().batch();
+    // By position in the job, not by which text stands there.
+    const int64_t first_sample = batch.step * sizes.global_batch_size() +
+                                 batch.index * sizes.micro_batch_size();
+    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, parameters_->as<float>(),
+                                      first_sample));
     // Where work is only enqueued, the time would show up later.
     RETURN_IF_ERROR(stream_->Synchronize());
   }
