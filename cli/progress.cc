@@ -36,6 +36,8 @@ bool IsNews(const v1::Job& before, const v1::Job& now) {
          before.generation() != now.generation() ||
          before.progress().has_held_out_loss() !=
              now.progress().has_held_out_loss() ||
+         before.progress().skipped_step_count() !=
+             now.progress().skipped_step_count() ||
          before.progress().held_out_step_count() !=
              now.progress().held_out_step_count();
 }
@@ -46,6 +48,9 @@ std::string ProgressText(const v1::Job& job) {
   const v1::JobProgress& p = job.progress();
   if (p.step_count() == 0) return "no step yet";
   std::string text = absl::StrFormat("step %s, loss %.4f", Steps(p), p.loss());
+  if (p.skipped_step_count() > 0) {
+    absl::StrAppend(&text, ", ", p.skipped_step_count(), " skipped");
+  }
   if (p.has_held_out_loss()) {
     absl::StrAppendFormat(&text, ", held-out %.4f at step %d",
                           p.held_out_loss(), p.held_out_step_count());

@@ -42,6 +42,9 @@ TEST(ProgressTest, TextSaysWhatIsKnown) {
   EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 3 "
                                "loss: 5 }")),
             "step 3, loss 5.0000");
+  EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 3 "
+                               "loss: 5 skipped_step_count: 2 }")),
+            "step 3, loss 5.0000, 2 skipped");
   // The speed of what has ended is nobody's.
   v1::Job ended = JobOf(kRunning);
   ended.set_state(v1::Job::COMPLETED);

@@ -92,6 +92,7 @@ constexpr CsvColumn kCsvColumns[] = {
     {"skipped", Number<&Row::skipped>},
     {"bucket_count", Number<&Row::bucket_count>},
     {"overlapped_bucket_count", Number<&Row::overlapped_bucket_count>},
+    {"skip_reason", Text<&Row::skip_reason>},
 };
 
 }  // namespace

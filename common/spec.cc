@@ -514,6 +514,18 @@ class Resolver {
     Int("numerics.seed", numerics.seed(), 0, int64_t{1} << 53);
     Double("numerics.dropout", numerics.dropout(),
            numerics.dropout() >= 0 && numerics.dropout() < 1, "0 to below 1");
+    if (numerics.non_finite() == v1::NumericsSpec::NON_FINITE_UNSPECIFIED) {
+      numerics.set_non_finite(v1::NumericsSpec::SKIP);
+    } else if (!v1::NumericsSpec::NonFinite_IsValid(numerics.non_finite())) {
+      faults_.Add("numerics.non_finite", "SKIP or STOP",
+                  absl::StrCat(static_cast<int>(numerics.non_finite())));
+    }
+    if (numerics.skipped_steps_max() == 0) {
+      numerics.set_skipped_steps_max(5);
+    } else {
+      Int("numerics.skipped_steps_max", numerics.skipped_steps_max(), 1,
+          1'000'000);
+    }
     if (numerics.precision() == v1::NumericsSpec::PRECISION_UNSPECIFIED) {
       numerics.set_precision(v1::NumericsSpec::FLOAT32);
     } else if (!v1::NumericsSpec::Precision_IsValid(numerics.precision())) {

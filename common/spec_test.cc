@@ -244,6 +244,14 @@ std::vector<Bounds> AllBounds() {
        "parallel { bucket_bytes: $ }",
        {"0", "1024", kInt32Max},
        {"-1", "1023"}},
+      {"numerics.non_finite",
+       "numerics { non_finite: $ }",
+       {"0", "1", "2"},
+       {"3", "-1"}},
+      {"numerics.skipped_steps_max",
+       "numerics { skipped_steps_max: $ }",
+       {"0", "1", "1000000"},
+       {"-1", "1000001"}},
       {"parallel.recompute",
        "parallel { recompute: $ }",
        {"0", "1", "2"},
@@ -422,7 +430,8 @@ TEST(SpecTest, EveryDefaultIsFilledIn) {
     schedule { decay: COSINE }
     optimizer { beta1: 0.9 beta2: 0.95 epsilon: 1e-8 weight_decay: 0.1
                 clip_norm: 1 }
-    numerics { precision: FLOAT32 reduction: EXACT }
+    numerics { precision: FLOAT32 reduction: EXACT non_finite: SKIP
+               skipped_steps_max: 5 }
     parallel { min_workers: 1 max_workers: 1 bucket_bytes: 26214400
                overlap: true failures_max: 5 recompute: NONE }
   )",
@@ -446,7 +455,8 @@ TEST(SpecTest, WhatIsSetWinsOverItsDefault) {
            held_out_samples_max: 9 }
     schedule { decay: LINEAR }
     optimizer { beta1: 0 beta2: 0 epsilon: 1 weight_decay: 0 clip_norm: 0 }
-    numerics { seed: 7 precision: FLOAT32 reduction: EXACT }
+    numerics { seed: 7 precision: FLOAT32 reduction: EXACT non_finite: STOP
+               skipped_steps_max: 9 }
     parallel { min_workers: 2 max_workers: 3 bucket_bytes: 4096 overlap: false
                failures_max: 0 recompute: BLOCK }
   )");

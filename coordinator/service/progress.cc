@@ -1,6 +1,7 @@
 #include "coordinator/service/progress.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/time_proto.h"
 
@@ -37,7 +38,13 @@ bool ProgressTracker::Add(const v1::StepMetrics& row) {
   }
   if (row.step() + 1 <= reported_.step_count()) return news;
   reported_.set_step_count(row.step() + 1);
-  reported_.set_loss(row.loss());
+  // Of a skipped step there may be none.
+  if (!row.skipped() || std::isfinite(row.loss())) {
+    reported_.set_loss(row.loss());
+  }
+  if (row.skipped()) {
+    reported_.set_skipped_step_count(reported_.skipped_step_count() + 1);
+  }
   window_.push_back(
       {row.token_count(), DurationFromProto(row.step_duration())});
   window_token_count_ += window_.back().token_count;
@@ -47,6 +54,9 @@ bool ProgressTracker::Add(const v1::StepMetrics& row) {
     window_duration_ -= window_.front().duration;
     window_.pop_front();
   }
+  // Here that of one step.
+  *reported_.mutable_remaining() =
+      DurationToProto(window_duration_ / static_cast<double>(window_.size()));
   reported_.set_tokens_per_second(
       window_duration_ > absl::ZeroDuration()
           ? static_cast<double>(window_token_count_) /
@@ -65,11 +75,14 @@ v1::JobProgress ProgressTracker::Progress(const JobRecord& record,
   progress.set_max_steps(record.max_steps);
   progress.set_token_count(progress.step_count() * tokens);
   const int64_t steps_left = record.max_steps - progress.step_count();
+  // By steps and not by tokens, of which not all may count.
+  const bool known = progress.has_remaining();
+  const absl::Duration step = DurationFromProto(progress.remaining());
+  progress.clear_remaining();
   if (record.state == JobState::kRunning && record.max_steps > 0 &&
-      steps_left >= 0 && progress.tokens_per_second() > 0) {
-    *progress.mutable_remaining() = DurationToProto(absl::Seconds(
-        static_cast<double>(steps_left) * static_cast<double>(tokens) /
-        progress.tokens_per_second()));
+      steps_left >= 0 && known) {
+    *progress.mutable_remaining() =
+        DurationToProto(step * static_cast<double>(steps_left));
   }
   return progress;
 }

@@ -1,5 +1,7 @@
 #include "coordinator/service/progress.h"
 
+#include <cmath>
+
 #include "common/time_proto.h"
 #include "gtest/gtest.h"
 
@@ -114,6 +116,32 @@ TEST(ProgressTest, WhatIsStoredComesBack) {
                 .Progress(Running(1, 0, 10), 1000)
                 .step_count(),
             0);
+}
+
+TEST(ProgressTest, SkippedStepsAreCountedAndTheirLossIsNotShown) {
+  ProgressTracker tracker;
+  tracker.Add(Row(1, 0, 0, 5));
+  v1::StepMetrics row = Row(1, 1, 0, std::nan(""));
+  row.set_skipped(true);
+  tracker.Add(row);
+  row.set_rank(1);
+  tracker.Add(row);  // Of the same step.
+
+  const v1::JobProgress progress = tracker.Progress(Running(1, 2, 10), 1000);
+  EXPECT_EQ(progress.skipped_step_count(), 1);
+  EXPECT_EQ(progress.loss(), 5);
+  EXPECT_EQ(progress.step_count(), 2);
+}
+
+// With a mask fewer tokens count than a step has.
+TEST(ProgressTest, TheTimeLeftIsThatOfTheSteps) {
+  ProgressTracker tracker;
+  v1::StepMetrics row = Row(1, 0, 0, 5, /*milliseconds=*/200);
+  row.set_token_count(10);
+  tracker.Add(row);
+  EXPECT_EQ(
+      DurationFromProto(tracker.Progress(Running(1, 1, 11), 1000).remaining()),
+      absl::Seconds(2));
 }
 
 TEST(ProgressTest, NoTimeIsLeftOrKnownUnlessItRuns) {

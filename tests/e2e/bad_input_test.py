@@ -122,6 +122,30 @@ class BadInputTest(harness.JobTest):
         os.truncate(weights, os.path.getsize(weights) - 100)
         self.fail_in_forming(self.model_job("truncated-job", folder), weights)
 
+    def test_a_model_that_overflows(self):
+        folder = self.copy_model("overflows")
+        weights = os.path.join(folder, "model.safetensors")
+        with open(weights, "rb") as f:
+            data = bytearray(f.read())
+        length, = struct.unpack("<Q", data[:8])
+        begin, end = json.loads(data[8:8 + length])["transformer.ln_f.weight"]["data_offsets"]
+        data[8 + length + begin:8 + length + end] = struct.pack("<f", 3e38) * ((end - begin) // 4)
+        with open(weights, "wb") as f:
+            f.write(data)
+
+        def fail(name, numerics, *parts):
+            spec = self.model_job(name, folder)
+            spec["schedule"]["max_steps"] = 100
+            spec["numerics"] = numerics
+            done = self.lockstep("submit", self.job_file(spec), "--watch", expect=JOB_FAILED)
+            self.assert_says(done, *parts)
+            return self.metrics(done.stdout.split()[0])
+
+        fail("stops", {"non_finite": "STOP"}, "step 0", "transformer.", "is not finite", "numerics.non_finite")
+        rows = fail("skips", {"skipped_steps_max": 3}, "step 2", "the 2 steps before it were skipped too")
+        self.assertEqual([row["skipped"] for row in rows], [True, True])
+        self.assertIn("is not finite", rows[0]["skip_reason"])
+
     def test_a_tensor_of_the_wrong_shape(self):
         folder = self.copy_model("shape")
         weights = os.path.join(folder, "model.safetensors")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,6 @@ using kernels::kSquareLimbCount;
 
 // Words of the all-reduce of maxima, before the tensors'.
 enum MaximaWord {
-  kOverflow,
   kLossNotFinite,
   kStop,
   kCheckpoint,
@@ -84,7 +84,8 @@ absl::Status GradientReducer::Allocate() {
   ASSIGN_OR_RETURN(maxima_, device.Allocate(tensor_count * kWord));
   ASSIGN_OR_RETURN(squares_,
                    device.Allocate(tensor_count * kSquareLimbCount * kWord));
-  ASSIGN_OR_RETURN(overflow_, device.Allocate(sizeof(int32_t)));
+  ASSIGN_OR_RETURN(overflow_,
+                   device.Allocate(layout_.tensors.size() * sizeof(int32_t)));
   for (size_t u = 0; u < layout_.units.size(); ++u) {
     ASSIGN_OR_RETURN(unit_events_.emplace_back(), device.CreateEvent());
   }
@@ -165,7 +166,7 @@ absl::Status GradientReducer::Contribute(int tensor, const float* gradient) {
   }
   return kernels::AccumulateExact(
       stream_, gradient, sums_->as<int64_t>() + t.offset, t.element_count,
-      exponents_[tensor], overflow_limit_, overflow_->as<int32_t>());
+      exponents_[tensor], overflow_limit_, overflow_->as<int32_t>() + tensor);
 }
 
 absl::Status GradientReducer::UnitDone(int unit) {
@@ -258,13 +259,17 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
         maxima_->as<int64_t>() + p.tensor));
   }
   std::vector<int64_t> words(kMaximaWordCount + layout_.tensors.size());
-  int32_t overflow = 0;
+  std::vector<int32_t> overflow(layout_.tensors.size());
   RETURN_IF_ERROR(stream_.CopyToHost(words.data() + kMaximaWordCount,
                                      maxima_->data(), maxima_->byte_count()));
-  RETURN_IF_ERROR(
-      stream_.CopyToHost(&overflow, overflow_->data(), sizeof(overflow)));
+  RETURN_IF_ERROR(stream_.CopyToHost(overflow.data(), overflow_->data(),
+                                     overflow_->byte_count()));
   RETURN_IF_ERROR(stream_.Synchronize());
-  words[kOverflow] = overflow;
+  // No sum is this large: it stands for what could not be added up.
+  constexpr int64_t kOverflow = std::numeric_limits<int64_t>::max();
+  for (size_t t = 0; t < overflow.size(); ++t) {
+    if (overflow[t] != 0) words[kMaximaWordCount + t] = kOverflow;
+  }
   words[kLossNotFinite] = loss_.not_finite_count;
   words[kStop] = votes.stop;
   words[kCheckpoint] = votes.checkpoint;
@@ -273,7 +278,6 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
     return c.AllReduceMax(words.data(), static_cast<int64_t>(words.size()));
   }));
 
-  result.gradient_overflow = words[kOverflow] != 0;
   result.loss_not_finite = words[kLossNotFinite] != 0;
   result.stop = words[kStop] != 0;
   result.checkpoint = words[kCheckpoint] != 0;
@@ -281,6 +285,11 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
   for (size_t t = 0; t < result.tensors.size(); ++t) {
     result.tensors[t].exponent = exponents_[t];
     result.tensors[t].max_sum = words[kMaximaWordCount + t];
+    if (result.tensors[t].max_sum != kOverflow) continue;
+    if (!result.gradient_overflow) {
+      result.overflow_tensor = static_cast<int>(t);
+    }
+    result.gradient_overflow = true;
   }
   return absl::OkStatus();
 }

@@ -72,7 +72,8 @@ struct Votes {
 // What became of one tensor's gradient.
 struct TensorResult {
   int exponent = 0;     // The sum's unit is 2^exponent.
-  int64_t max_sum = 0;  // Largest |integer| of the reduced sum.
+  int64_t max_sum = 0;  // Largest |integer| of the reduced sum; 2^63 - 1 when
+                        // that is not known, for an overflow.
   double norm = 0;      // Of the mean gradient: sum / tokens.
 };
 
@@ -83,6 +84,7 @@ struct StepResult {
   // A contribution was not finite or too large for its unit: the sums are
   // incomplete.  A loss was not finite.
   bool gradient_overflow = false;
+  int overflow_tensor = -1;  // The first such in Layout::tensors.
   bool loss_not_finite = false;
 
   // No target of the step counts: the loss is NaN, all sums are zero.
@@ -217,7 +219,7 @@ class GradientReducer final : public GradientSink {
   std::unique_ptr<kernels::Buffer> sums_;      // (element_count) int64
   std::unique_ptr<kernels::Buffer> maxima_;    // (tensors) int64
   std::unique_ptr<kernels::Buffer> squares_;   // (tensors, limbs) int64
-  std::unique_ptr<kernels::Buffer> overflow_;  // (1) int32
+  std::unique_ptr<kernels::Buffer> overflow_;  // (tensors) int32
   std::vector<std::unique_ptr<kernels::Event>> unit_events_;
 
   // The step under way.

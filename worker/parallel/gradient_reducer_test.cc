@@ -325,7 +325,7 @@ TEST(GradientReducerTest, SentBytesAreThoseOfAStep) {
   const Layout layout = FakeLayout();
   const auto tensors = static_cast<int64_t>(layout.tensors.size());
   const int64_t words =
-      layout.element_count + (5 + tensors) + (6 + 6 * tensors);
+      layout.element_count + (4 + tensors) + (6 + 6 * tensors);
   EXPECT_EQ(sent, 2 * words * 2 * 8);
 }
 

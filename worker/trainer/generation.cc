@@ -247,6 +247,12 @@ void Generation::Report(const StepOutcome& step,
   m.set_token_count(step.result.loss.token_count);
   m.set_micro_batch_count(static_cast<int32_t>(step.micro_batch_count));
   m.set_skipped(step.result.skipped());
+  m.set_skip_reason(step.skip_reason);
+  if (step.result.skipped() && held_.rank == 0) {
+    LOG(WARNING) << "step skipped" << Field("job", held_.key.job)
+                 << Field("step", step.step)
+                 << Field("reason", step.skip_reason);
+  }
   *m.mutable_step_duration() = DurationToProto(step.duration);
   *m.mutable_data_wait() = DurationToProto(step.data_wait);
   *m.mutable_forward() = DurationToProto(step.forward);

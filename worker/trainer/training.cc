@@ -14,11 +14,6 @@
 namespace lockstep {
 namespace {
 
-// A spike is skipped; after so many skipped steps in a row there is nothing to
-// wait for.  The unit of a sum is widest after a skipped step.  Steps in which
-// nothing counts do not count here either.
-constexpr int kSkippedInARowMax = 5;
-
 // Adds the time from its making to its end to a sum.
 class Stopwatch {
  public:
@@ -179,22 +174,34 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
   outcome.trace = reducer_->trace();
   outcome.duration = clock_.Now() - start;
   ++next_step_;
-  if (!outcome.result.nothing_counts) {
-    skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
-  }
-  if (skipped_in_a_row_ >= kSkippedInARowMax) {
+  outcome.skip_reason = SkipReason(outcome.result);
+  if (outcome.result.nothing_counts) return outcome;
+  skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
+  const v1::NumericsSpec& numerics = job_.spec().numerics();
+  const bool stop = numerics.non_finite() == v1::NumericsSpec::STOP;
+  if (skipped_in_a_row_ >= (stop ? 1 : numerics.skipped_steps_max())) {
     return CausedBy(
         Failure::Cause::kJob,
         absl::OutOfRangeError(absl::StrCat(
-            "steps ", next_step_ - skipped_in_a_row_, " to ", next_step_ - 1,
-            " all had ",
-            outcome.result.loss_not_finite
-                ? "a loss that is not finite"
-                : "a gradient that is not finite or too large to sum",
+            outcome.skip_reason,
+            stop ? " (numerics.non_finite is STOP)"
+                 : absl::StrCat(", and the ", skipped_in_a_row_ - 1,
+                                " steps before it were skipped too"),
             "; lower schedule.peak_learning_rate, lengthen "
             "schedule.warmup_steps, or look at the data")));
   }
   return outcome;
+}
+
+std::string Training::SkipReason(const StepResult& result) const {
+  if (result.nothing_counts) return "no target of the step counts";
+  if (result.gradient_overflow) {
+    const Tensor& tensor = job_.layout().tensors[result.overflow_tensor];
+    return absl::StrCat("the gradient of ", tensor.name,
+                        " is not finite, or too large for its unit of 2^",
+                        result.tensors[result.overflow_tensor].exponent);
+  }
+  return result.loss_not_finite ? "the loss is not finite" : "";
 }
 
 absl::Status Training::RunMicroBatch(StepOutcome& outcome) {

@@ -29,7 +29,8 @@ namespace lockstep {
 // What a committed step was like, at this rank.
 struct StepOutcome {
   int64_t step = 0;
-  StepResult result;  // The same on all ranks.
+  StepResult result;        // The same on all ranks.
+  std::string skip_reason;  // For people; empty when it was not skipped.
   double learning_rate = 0;
   int64_t micro_batch_count = 0;  // That this rank ran.
   absl::Duration duration;
@@ -109,6 +110,7 @@ class Training {
   absl::StatusOr<StepOutcome> TakeStep();
   absl::StatusOr<ExactLoss> SumHeldOutLoss();
   absl::Status RunMicroBatch(StepOutcome& outcome);
+  std::string SkipReason(const StepResult& result) const;
   // Blames a collective's error on the peer, and what all ranks see on the job.
   static absl::Status Blame(absl::Status status);
   absl::Status aborted() const;
