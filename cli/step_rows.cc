@@ -93,6 +93,7 @@ constexpr CsvColumn kCsvColumns[] = {
     {"bucket_count", Number<&Row::bucket_count>},
     {"overlapped_bucket_count", Number<&Row::overlapped_bucket_count>},
     {"skip_reason", Text<&Row::skip_reason>},
+    {"wide_bucket_count", Number<&Row::wide_bucket_count>},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "kernels/exact_sum.h"
 #include "worker/parallel/exact_norm.h"
+#include "worker/parallel/narrow_sum.h"
 
 namespace lockstep {
 namespace {
@@ -211,14 +212,40 @@ void GradientReducer::PostUnit(int unit) {
   comm_.Post([this, unit](Communicator& communicator) -> absl::Status {
     RETURN_IF_ERROR(unit_events_[unit]->Synchronize());
     const int first = plan_.first_bucket[unit];
-    for (int b = first; b < first + plan_.bucket_count[unit]; ++b) {
-      const FlatRange& range = plan_.buckets[b].range;
-      const absl::Duration start = SinceStart();
-      RETURN_IF_ERROR(communicator.AllReduceSum(
-          sums_->as<int64_t>() + range.offset, range.element_count));
+    const int count = plan_.bucket_count[unit];
+    absl::Duration start = SinceStart();
+    const auto words = [&](int b) {
+      return sums_->as<int64_t>() + plan_.buckets[first + b].range.offset;
+    };
+    // What the ranks' largest elements add up to proves, before anything is
+    // sent, which sums fit 32 bits.
+    std::vector<int64_t> largest(count);
+    if (communicator.world() > 1) {
+      for (int b = 0; b < count; ++b) {
+        // So that the sum over ranks cannot overflow.
+        largest[b] = std::min(
+            kNarrowSumLimit,
+            LargestMagnitude(words(b),
+                             plan_.buckets[first + b].range.element_count));
+      }
+      RETURN_IF_ERROR(communicator.AllReduceSum(largest.data(), count));
+    }
+    for (int b = 0; b < count; ++b) {
+      const FlatRange& range = plan_.buckets[first + b].range;
+      const bool wide = largest[b] >= kNarrowSumLimit;
+      int64_t send_count = range.element_count;
+      if (!wide && communicator.world() > 1) {
+        PackNarrow(words(b), range.element_count);
+        send_count = NarrowWordCount(range.element_count);
+      }
+      RETURN_IF_ERROR(communicator.AllReduceSum(words(b), send_count));
+      if (!wide && communicator.world() > 1) {
+        UnpackNarrow(words(b), range.element_count);
+      }
       const absl::Duration end = SinceStart();
-      trace_.buckets.push_back({unit, range, start, end});
+      trace_.buckets.push_back({unit, range, start, end, wide});
       trace_.communication += end - start;
+      start = end;
     }
     return absl::OkStatus();
   });

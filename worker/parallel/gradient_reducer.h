@@ -21,6 +21,11 @@
 // goes on.  A rank without micro-batches posts all of them at once, with zeros.
 // The order of collectives is that of the ReductionPlan, always.
 //
+// Before a unit's buckets a small all-reduce adds up the ranks' largest
+// elements of each: where that is below 2^31, the bucket's sums fit 32 bits,
+// and it travels at that width (narrow_sum.h).  Never sent first and repaired
+// after: a rank may die between.
+//
 // The commit is two small all-reduces.  Of maxima: overflow and losses that are
 // not finite, votes, each tensor's largest element.  Of sums: loss, tokens, the
 // squares of each tensor; each rank measures only its shard of every bucket.
@@ -112,6 +117,7 @@ struct BucketTrace {
   FlatRange range;
   absl::Duration start;
   absl::Duration end;
+  bool wide = false;  // It took 64 bits an element; else 32.
 };
 
 // Where the time of a step went, on this rank.

@@ -312,21 +312,35 @@ TEST(GradientReducerTest, WithoutOverlapReductionsStartAfterBackward) {
   });
 }
 
+// All ranks together: 2 n (W - 1) of 8 bytes, the commit's words included.
 TEST(GradientReducerTest, SentBytesAreThoseOfAStep) {
-  FakeOptions options = ThreeRanks();
-  std::atomic<int64_t> sent = 0;
-  ForEachFakeRank(options, [&](int, FakeRank& rank) {
-    ASSERT_TRUE(rank.Train(0).ok());
-    ASSERT_TRUE(rank.Train(1).ok());
-    sent += rank.reducer().trace().sent_bytes;
-  });
-
-  // All ranks together: 2 n (W - 1) of 8 bytes, the commit's words included.
   const Layout layout = FakeLayout();
   const auto tensors = static_cast<int64_t>(layout.tensors.size());
-  const int64_t words =
-      layout.element_count + (4 + tensors) + (6 + 6 * tensors);
-  EXPECT_EQ(sent, 2 * words * 2 * 8);
+  // A spike is too large for 32 bits.
+  for (const float spike : {1.0f, 1e6f}) {
+    std::atomic<int64_t> sent = 0;
+    std::atomic<int64_t> bucket_words = 0;
+    ForEachFakeRank(ThreeRanks(), [&](int r, FakeRank& rank) {
+      rank.tamper = [&](int64_t step, int64_t, int, int,
+                        std::vector<float>& gradient) {
+        if (step != 1) return;
+        for (float& g : gradient) g *= spike;
+      };
+      ASSERT_TRUE(rank.Train(0).ok());
+      ASSERT_TRUE(rank.Train(1).ok());
+      const StepTrace& trace = rank.reducer().trace();
+      sent += trace.sent_bytes;
+      for (const BucketTrace& bucket : trace.buckets) {
+        EXPECT_EQ(bucket.wide, spike > 1);
+        // And one word that proves it.
+        const int64_t n = bucket.range.element_count;
+        if (r == 0) bucket_words += 1 + (bucket.wide ? n : (n + 1) / 2);
+      }
+    });
+
+    const int64_t words = bucket_words + (4 + tensors) + (6 + 6 * tensors);
+    EXPECT_EQ(sent, 2 * words * 2 * 8) << spike;
+  }
 }
 
 }  // namespace

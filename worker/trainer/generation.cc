@@ -267,6 +267,9 @@ void Generation::Report(const StepOutcome& step,
                     [&](const BucketTrace& b) {
                       return b.start < step.trace.backward_end;
                     })));
+  m.set_wide_bucket_count(static_cast<int32_t>(
+      std::count_if(step.trace.buckets.begin(), step.trace.buckets.end(),
+                    [](const BucketTrace& b) { return b.wide; })));
   if (evaluation.has_value()) {
     m.set_held_out_loss(evaluation->loss.mean());
     m.set_held_out_token_count(evaluation->loss.token_count);
