@@ -94,6 +94,7 @@ constexpr CsvColumn kCsvColumns[] = {
     {"overlapped_bucket_count", Number<&Row::overlapped_bucket_count>},
     {"skip_reason", Text<&Row::skip_reason>},
     {"wide_bucket_count", Number<&Row::wide_bucket_count>},
+    {"device_memory_bytes", Number<&Row::device_memory_bytes>},
 };
 
 }  // namespace

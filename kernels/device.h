@@ -93,6 +93,9 @@ class Device {
   // Threads that compute; 0 where the question makes no sense.
   virtual int thread_count() const = 0;
 
+  // Bytes of all buffers that are there now.
+  virtual int64_t allocated_bytes() const = 0;
+
   // Errors:
   //   ResourceExhausted: not that much memory is free.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;

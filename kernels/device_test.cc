@@ -49,6 +49,19 @@ TEST(CpuDeviceTest, MemoryIsAlignedAndZero) {
   }
 }
 
+TEST(CpuDeviceTest, MemoryThatIsTakenIsCounted) {
+  auto device = CreateCpuDevice(1);
+  ASSERT_TRUE(device.ok()) << device.status();
+  auto a = (*device)->Allocate(1000);
+  auto b = (*device)->Allocate(5'000'000);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ((*device)->allocated_bytes(), 5'001'000);
+  b->reset();
+  EXPECT_EQ((*device)->allocated_bytes(), 1000);
+  // A buffer may outlive its device.
+  device->reset();
+}
+
 TEST(CpuDeviceTest, MemoryThatIsNotThereIsRefused) {
   auto device = CreateCpuDevice(1);
   ASSERT_TRUE(device.ok()) << device.status();

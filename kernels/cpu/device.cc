@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,15 +26,23 @@ constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 class CpuBuffer : public Buffer {
  public:
-  CpuBuffer(void* data, int64_t byte_count)
-      : data_(data), byte_count_(byte_count) {}
-  ~CpuBuffer() override { std::free(data_); }
+  // Counts itself in `allocated`.
+  CpuBuffer(void* data, int64_t byte_count,
+            std::shared_ptr<std::atomic<int64_t>> allocated)
+      : data_(data), byte_count_(byte_count), allocated_(std::move(allocated)) {
+    *allocated_ += byte_count_;
+  }
+  ~CpuBuffer() override {
+    std::free(data_);
+    *allocated_ -= byte_count_;
+  }
   void* data() override { return data_; }
   int64_t byte_count() const override { return byte_count_; }
 
  private:
   void* const data_;
   const int64_t byte_count_;
+  const std::shared_ptr<std::atomic<int64_t>> allocated_;
 };
 
 // Work is done when it is enqueued: every point is reached at once.
@@ -148,6 +158,7 @@ class CpuDevice : public Device {
     return cpu::ReadHostMemory().total_bytes;
   }
   int thread_count() const override { return pool_.thread_count(); }
+  int64_t allocated_bytes() const override { return *allocated_; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     if (bytes < 0) {
@@ -179,7 +190,7 @@ class CpuDevice : public Device {
     }
     // Touches every page now, not at some step.
     std::memset(data, 0, size);
-    return std::make_unique<CpuBuffer>(data, bytes);
+    return std::make_unique<CpuBuffer>(data, bytes, allocated_);
   }
 
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
@@ -190,6 +201,8 @@ class CpuDevice : public Device {
   }
 
  private:
+  const std::shared_ptr<std::atomic<int64_t>> allocated_ =
+      std::make_shared<std::atomic<int64_t>>(0);
   ThreadPool pool_;
 };
 

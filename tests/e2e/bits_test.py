@@ -33,6 +33,20 @@ class BitsTest(harness.JobTest):
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
 
+    def test_recomputing_takes_less_memory_and_it_is_constant(self):
+        held = {}
+        self.start_cluster(1)
+        for recompute in ("NONE", "BLOCK"):
+            spec = self.spec("memory-" + recompute, parallel={"recompute": recompute},
+                             model={"gpt2": {"vocab_size": 256, "n_embd": 64, "n_layer": 6, "n_head": 4}})
+            job = self.submit(spec)
+            self.await_state(job, "COMPLETED")
+            steps = {int(row["device_memory_bytes"]) for row in self.metrics(job)}
+            self.assertEqual(len(steps), 1)  # All is taken before the first step.
+            held[recompute] = steps.pop()
+        # Five of six blocks' (64 x (1 + 3 + 1 + 1 + 1 + 4 + 4) + 6) x 32 tokens x 4 bytes are kept no more.
+        self.assertGreater(held["NONE"] - held["BLOCK"], 5 * 64 * 15 * 32 * 4)
+
     def test_dropout_is_a_function_of_the_sample(self):
         hashes = set()
         for name, workers, threads in (("one", 1, 2), ("two", 2, 1), ("three", 3, 1)):

@@ -270,6 +270,7 @@ void Generation::Report(const StepOutcome& step,
   m.set_wide_bucket_count(static_cast<int32_t>(
       std::count_if(step.trace.buckets.begin(), step.trace.buckets.end(),
                     [](const BucketTrace& b) { return b.wide; })));
+  m.set_device_memory_bytes(environment_.device->allocated_bytes());
   if (evaluation.has_value()) {
     m.set_held_out_loss(evaluation->loss.mean());
     m.set_held_out_token_count(evaluation->loss.token_count);
