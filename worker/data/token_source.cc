@@ -332,11 +332,18 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
   if (mask_.has_value()) {
     hash.Update("mask\n");
     sizes(*mask_);
+    bool some_count = mask_->byte_count() > kFingerprintWholeBytesMax;
     RETURN_IF_ERROR(ForBlocks(
         *mask_, [&](int64_t start, int64_t count, const unsigned char* raw) {
           hash.Update(raw, count);
+          some_count |= std::find(raw, raw + count, 1) != raw + count;
           return CheckMask(start, count, raw);
         }));
+    if (!some_count) {
+      return absl::InvalidArgumentError(
+          "data.mask_files: no token of the data counts as a target; expected "
+          "a byte of 1 for each that does");
+    }
   }
   return hash.HexDigest();
 }

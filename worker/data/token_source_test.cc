@@ -171,6 +171,11 @@ TEST(TokenSourceTest, AWrongMaskIsRefusedByName) {
          "three: has 3 bytes; expected 2, one for each token of");
   refuse({three, folder.Path("none")}, "data.mask_files");
 
+  options.mask_files = {folder.Write("none3", std::string(3, '\0')),
+                        folder.Write("none2", std::string(2, '\0'))};
+  EXPECT_THAT(std::string(Open(options)->Fingerprint().status().message()),
+              HasSubstr("data.mask_files: no token of the data counts"));
+
   options.mask_files = {three, folder.Write("odd", std::string("\1\2", 2))};
   const auto source = Open(options);
   std::vector<int32_t> tokens(5);
