@@ -43,6 +43,7 @@ clockid_t clock_id = CLOCK_MONOTONIC;
 
 struct Options {
   std::string model = "tiny";
+  std::string family = "gpt2";
   int threads = 1;
   int64_t rows = 8;           // Of a micro-batch.
   int64_t micro_batches = 2;  // A step.
@@ -70,6 +71,11 @@ ModelConfig ConfigOf(const Options& o) {
   c.vocabulary = s.vocabulary;
   c.inner_width = 4 * s.width;
   c.position_max = o.length;
+  if (o.family == "llama") {
+    c.family = ModelFamily::kLlama;
+    // As many parameters as two products of 4 times the width have.
+    c.inner_width = 8 * s.width / 3;
+  }
   return c;
 }
 
@@ -348,6 +354,23 @@ std::vector<KernelTime> TimeKernels(Bench& bench, const Options& o) {
   return times;
 }
 
+// Of forward and backward of one token: 6 a parameter that is multiplied by,
+// and those of the causal half of attention's two products.
+double FlopsOfToken(const ModelConfig& config, const Layout& layout,
+                    int64_t length) {
+  double multiplied = 0;
+  for (const Tensor& t : layout.tensors) {
+    const bool is_table =
+        t.role == TensorRole::kPositionEmbedding ||
+        (t.role == TensorRole::kTokenEmbedding && !config.tied_head);
+    if (t.shape.size() == 2 && !is_table) {
+      multiplied += static_cast<double>(t.element_count);
+    }
+  }
+  return 6 * (multiplied + static_cast<double>(config.layer_count * length *
+                                               config.query_width()));
+}
+
 void Run(const Options& o) {
   Bench bench(o);
   std::vector<double> step, forward, backward, accumulate, update;
@@ -366,6 +389,18 @@ void Run(const Options& o) {
       static_cast<double>(o.micro_batches * o.rows * o.length);
   const double seconds = Median(step);
 
+  const double rate = FlopsOfToken(ConfigOf(o), bench.layout(), o.length) *
+                      tokens / seconds * 1e-9;
+  if (o.family != "gpt2") {
+    std::printf(
+        "{\"model\": \"%s\", \"family\": \"%s\", \"threads\": %d, "
+        "\"parameters\": %lld, \"tokens_per_s\": %.1f, \"gflop_per_s\": "
+        "%.1f, \"step_ms\": %.1f, \"peak_rss_mb\": %ld}\n",
+        o.model.c_str(), o.family.c_str(), o.threads,
+        static_cast<long long>(bench.layout().parameter_count),
+        tokens / seconds, rate, seconds * 1e3, usage.ru_maxrss / 1024);
+    return;
+  }
   const std::vector<KernelTime> kernels = TimeKernels(bench, o);
   const double machine = kernels[0].flops / kernels[0].seconds;
   double flops = 0, known = 0;
@@ -402,12 +437,12 @@ void Run(const Options& o) {
   std::printf("%-26s %9.2f         %9.1f %8.0f%%\n", "step", seconds * 1e3,
               flops / seconds * 1e-9, 100 * flops / seconds / machine);
   std::printf(
-      "{\"model\": \"%s\", \"threads\": %d, \"parameters\": %lld, "
-      "\"tokens_per_s\": %.1f, \"step_ms\": %.1f, \"optimizer_ms\": %.1f, "
-      "\"peak_rss_mb\": %ld}\n",
+      "{\"model\": \"%s\", \"family\": \"gpt2\", \"threads\": %d, "
+      "\"parameters\": %lld, \"tokens_per_s\": %.1f, \"gflop_per_s\": %.1f, "
+      "\"step_ms\": %.1f, \"optimizer_ms\": %.1f, \"peak_rss_mb\": %ld}\n",
       o.model.c_str(), o.threads,
       static_cast<long long>(bench.layout().parameter_count), tokens / seconds,
-      seconds * 1e3, Median(update) * 1e3, usage.ru_maxrss / 1024);
+      rate, seconds * 1e3, Median(update) * 1e3, usage.ru_maxrss / 1024);
 }
 
 }  // namespace
@@ -415,9 +450,14 @@ void Run(const Options& o) {
 
 int main(int argc, char** argv) {
   lockstep::Options o;
-  CLI::App app("Times a GPT-2's optimizer step, as a whole and by kernel.");
+  CLI::App app(
+      "Times a model's optimizer step, as a whole and, of a GPT-2, by kernel.");
   app.add_option("--model", o.model, "tiny, small or gpt2")
       ->check(CLI::IsMember({"tiny", "small", "gpt2"}))
+      ->capture_default_str();
+  app.add_option("--family", o.family,
+                 "gpt2, or a llama with as many parameters a block")
+      ->check(CLI::IsMember({"gpt2", "llama"}))
       ->capture_default_str();
   app.add_option("--threads", o.threads)->capture_default_str();
   app.add_option("--rows", o.rows, "Sequences of a micro-batch")
