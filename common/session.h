@@ -79,6 +79,7 @@ struct DeviceDescription {
   std::string kind;           // "cpu" or "cuda".
   std::string model;          // For people.
   std::string numeric_class;  // Same class, same bits.
+  bool has_bfloat16 = false;  // Multiplies bfloat16; a matter of the class.
   int64_t memory_bytes = 0;
   int thread_count = 0;
   std::string host;

@@ -279,6 +279,7 @@ v1::DeviceInfo ToProto(const DeviceDescription& device) {
   proto.set_kind(device.kind);
   proto.set_model(PeopleText(device.model));
   proto.set_numeric_class(device.numeric_class);
+  proto.set_has_bfloat16(device.has_bfloat16);
   proto.set_memory_bytes(device.memory_bytes);
   proto.set_thread_count(device.thread_count);
   proto.set_host(PeopleText(device.host));
@@ -298,6 +299,7 @@ absl::StatusOr<DeviceDescription> FromProto(const v1::DeviceInfo& proto) {
   return DeviceDescription{.kind = proto.kind(),
                            .model = PeopleText(proto.model()),
                            .numeric_class = proto.numeric_class(),
+                           .has_bfloat16 = proto.has_bfloat16(),
                            .memory_bytes = proto.memory_bytes(),
                            .thread_count = proto.thread_count(),
                            .host = PeopleText(proto.host()),

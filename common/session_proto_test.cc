@@ -117,6 +117,7 @@ v1::Hello FullHello() {
   device->set_host("node-1");
   device->set_process_id(4711);
   device->set_version("1.2");
+  device->set_has_bfloat16(true);
   *hello.mutable_status() = FullStatus();
   hello.set_coordinator_incarnation(9);
   return hello;

@@ -68,14 +68,6 @@ struct Refusal {
 };
 
 constexpr Refusal kRefusals[] = {
-    {"numerics.precision",
-     [](const v1::JobSpec& spec) {
-       return spec.numerics().precision() == v1::NumericsSpec::BFLOAT16;
-     },
-     "FLOAT32 (the only one this version computes in)",
-     [](const v1::JobSpec& spec) {
-       return v1::NumericsSpec::Precision_Name(spec.numerics().precision());
-     }},
     {"numerics.reduction",
      [](const v1::JobSpec& spec) {
        return spec.numerics().reduction() ==

@@ -87,6 +87,9 @@ class Device {
   // Devices of one class compute the same bits: `cpu/avx512/onednn-2.6.3`.
   virtual std::string numeric_class() const = 0;
 
+  // Whether it multiplies bfloat16.
+  virtual bool has_bfloat16() const = 0;
+
   // Bytes of the device's memory (on a CPU, the host's).
   virtual int64_t memory_bytes() const = 0;
 

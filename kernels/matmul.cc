@@ -18,11 +18,11 @@ absl::Status CheckStride(const char* name, int64_t stride, int64_t row) {
                    ": expected the row's ", row, " elements or more"));
 }
 
-}  // namespace
-
-absl::Status MatMul(Stream& stream, int64_t m, int64_t n, int64_t k,
-                    const MatMulInput& a, const MatMulInput& b, float* c,
-                    int64_t c_stride, const MatMulOptions& options) {
+template <typename T>
+absl::Status CheckAndRun(Stream& stream, int64_t m, int64_t n, int64_t k,
+                         const MatMulOperand<T>& a, const MatMulOperand<T>& b,
+                         float* c, int64_t c_stride,
+                         const MatMulOptions& options) {
   RETURN_IF_ERROR(CheckSizes("MatMul", {{"m", m}, {"n", n}}));
   RETURN_IF_ERROR(CheckSizes("MatMul", {{"m", m}, {"k", k}}));
   RETURN_IF_ERROR(CheckSizes("MatMul", {{"k", k}, {"n", n}}));
@@ -45,6 +45,26 @@ absl::Status MatMul(Stream& stream, int64_t m, int64_t n, int64_t k,
                          options);
   }
   return absl::InternalError("MatMul: unknown backend");
+}
+
+}  // namespace
+
+absl::Status MatMul(Stream& stream, int64_t m, int64_t n, int64_t k,
+                    const MatMulInput& a, const MatMulInput& b, float* c,
+                    int64_t c_stride, const MatMulOptions& options) {
+  return CheckAndRun(stream, m, n, k, a, b, c, c_stride, options);
+}
+
+absl::Status MatMul(Stream& stream, int64_t m, int64_t n, int64_t k,
+                    const Bfloat16MatMulInput& a, const Bfloat16MatMulInput& b,
+                    float* c, int64_t c_stride, const MatMulOptions& options) {
+  if (!stream.device().has_bfloat16()) {
+    return absl::UnimplementedError(
+        absl::StrCat("MatMul: ", stream.device().model_name(), " (",
+                     stream.device().numeric_class(),
+                     ") has no bfloat16 products; they need AVX-512"));
+  }
+  return CheckAndRun(stream, m, n, k, a, b, c, c_stride, options);
 }
 
 }  // namespace lockstep::kernels

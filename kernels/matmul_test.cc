@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "kernels/bfloat16_reference.h"
 #include "kernels/kernel_testing.h"
 #include "kernels/matmul_reference.h"
 
@@ -172,6 +173,164 @@ TEST_P(MatMulTest, NanAndInfinityAreCarried) {
       if (i / 20 == 3 && i % 2 == 0) {
         ASSERT_TRUE(std::isnan(out[i]));
       }
+    }
+  }
+}
+
+// Of bfloat16: random values, rounded.
+struct RoundedInputs {
+  explicit RoundedInputs(const Case& c, int64_t offset = 0)
+      : a_stride((c.transpose_a ? c.m : c.k) + c.gap),
+        b_stride((c.transpose_b ? c.k : c.n) + c.gap),
+        a_memory(Rounded(1, (c.transpose_a ? c.k : c.m) * a_stride), offset),
+        b_memory(Rounded(2, (c.transpose_b ? c.n : c.k) * b_stride), offset),
+        a{a_memory.data(), a_stride, c.transpose_a},
+        b{b_memory.data(), b_stride, c.transpose_b} {}
+  static std::vector<Bfloat16> Rounded(uint64_t seed, int64_t n) {
+    std::vector<Bfloat16> rounded;
+    for (const float x : RandomFloats(seed, n)) {
+      rounded.push_back(RoundToBfloat16Reference(x));
+    }
+    return rounded;
+  }
+  int64_t a_stride, b_stride;
+  Unaligned<Bfloat16> a_memory, b_memory;
+  Bfloat16MatMulInput a, b;
+};
+
+class Bfloat16MatMulTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    if (!StreamOf(1).device().has_bfloat16()) GTEST_SKIP() << "no AVX-512";
+  }
+};
+LS_INSTANTIATE_KERNEL_TEST(Bfloat16MatMulTest);
+
+// Products of two elements are exact, and every addition has a relative error
+// of at most 2^-23 (the hardware may round towards zero): k additions of
+// partial sums none of which is above the sum of all magnitudes.
+TEST_P(Bfloat16MatMulTest, IsTheProductOfTheRoundedInputs) {
+  for (const int64_t m : {1, 7, 17, 257}) {
+    for (const int64_t n : {1, 40, 150}) {
+      for (const int64_t k : {1, 17, 400}) {
+        for (const int transposes : {0, 1, 2, 3}) {
+          const Case c{m, n, k, (transposes & 1) != 0, (transposes & 2) != 0,
+                       3};
+          RoundedInputs in(c, 1);
+          const std::vector<double> expected =
+              MatMulReference(m, n, k, in.a, in.b);
+          const std::vector<double> magnitudes =
+              MatMulMagnitudes(m, n, k, in.a, in.b);
+          const int64_t c_stride = n + 2;
+          std::vector<float> one_thread;
+          for (const int threads : {1, 3}) {
+            std::vector<float> before(m * c_stride,
+                                      std::numeric_limits<float>::quiet_NaN());
+            Unaligned<float> out(before, threads);
+
+            const absl::Status status = MatMul(StreamOf(threads), m, n, k, in.a,
+                                               in.b, out.data(), c_stride);
+
+            ASSERT_TRUE(status.ok()) << status;
+            std::vector<float> result;
+            for (int64_t i = 0; i < m * c_stride; ++i) {
+              if (i % c_stride >= n) {
+                ASSERT_TRUE(std::isnan(out.data()[i]));
+                continue;
+              }
+              const size_t at = result.size();
+              result.push_back(out.data()[i]);
+              ASSERT_LE(std::abs(result[at] - expected[at]),
+                        static_cast<double>(k) * 0x1p-23 * magnitudes[at])
+                  << m << " " << n << " " << k << " " << transposes;
+            }
+            if (threads == 1) one_thread = result;
+            ASSERT_TRUE(BitEqual(result, one_thread));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Bfloat16MatMulTest, BitsDoNotDependOnThreads) {
+  const Case cases[] = {{256, 64, 2048, true, false},
+                        {256, 256, 4096, true, false},
+                        {64, 64, 16384, true, false},
+                        {64, 1000, 512, false, true},
+                        {2000, 64, 256, false, false}};
+  for (const Case& c : cases) {
+    RoundedInputs in(c);
+    std::vector<float> one_thread(c.m * c.n);
+    ASSERT_TRUE(
+        MatMul(StreamOf(1), c.m, c.n, c.k, in.a, in.b, one_thread.data(), c.n)
+            .ok());
+    for (const int threads : {2, 3, 8}) {
+      std::vector<float> out(c.m * c.n);
+      ASSERT_TRUE(
+          MatMul(StreamOf(threads), c.m, c.n, c.k, in.a, in.b, out.data(), c.n)
+              .ok());
+      ASSERT_TRUE(BitEqual(out, one_thread));
+    }
+  }
+}
+
+TEST_P(Bfloat16MatMulTest, ARowDoesNotDependOnHowManyThereAre) {
+  const int64_t n = 96, k = 300;
+  RoundedInputs in({300, n, k, false, false});
+  std::vector<float> whole(300 * n);
+  ASSERT_TRUE(MatMul(StreamOf(1), 300, n, k, in.a, in.b, whole.data(), n).ok());
+  for (const int64_t m : {1, 2, 7, 16, 63, 64, 65, 299}) {
+    std::vector<float> part(m * n);
+    ASSERT_TRUE(MatMul(StreamOf(1), m, n, k, in.a, in.b, part.data(), n).ok());
+    ASSERT_TRUE(BitEqual(
+        part, std::vector<float>(whole.begin(), whole.begin() + m * n)))
+        << m;
+  }
+}
+
+TEST_P(Bfloat16MatMulTest, AddsToWhatTheOptionsSay) {
+  const int64_t m = 70, n = 37, k = 100;
+  RoundedInputs in({m, n, k, false, true});
+  const std::vector<double> product = MatMulReference(m, n, k, in.a, in.b);
+  const std::vector<float> old = RandomFloats(3, m * n);
+  const std::vector<float> residual = RandomFloats(4, m * n);
+  const std::vector<float> bias = RandomFloats(5, n);
+  for (const bool accumulate : {false, true}) {
+    std::vector<float> out = old;
+    MatMulOptions options;
+    options.accumulate = accumulate;
+    if (!accumulate)
+      options = {.residual = residual.data(), .bias = bias.data()};
+
+    // Twice, the second time with what was prepared for the first.
+    for (int again = 0; again < 2; ++again) {
+      ASSERT_TRUE(
+          MatMul(StreamOf(1), m, n, k, in.a, in.b, out.data(), n, options)
+              .ok());
+    }
+
+    std::vector<double> expected(m * n);
+    for (int64_t i = 0; i < m * n; ++i) {
+      expected[i] = accumulate ? old[i] + 2 * product[i]
+                               : residual[i] + bias[i % n] + product[i];
+    }
+    EXPECT_TRUE(AllNear(out, expected, Tolerance(k), 1e-6));
+  }
+}
+
+TEST_P(Bfloat16MatMulTest, NanAndInfinityAreCarried) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity()}) {
+    RoundedInputs in({70, 20, 30, false, false});
+    in.a_memory.data()[3 * in.a_stride + 4] = RoundToBfloat16Reference(bad);
+    std::vector<float> out(70 * 20);
+
+    ASSERT_TRUE(
+        MatMul(StreamOf(1), 70, 20, 30, in.a, in.b, out.data(), 20).ok());
+
+    for (int64_t i = 0; i < 70 * 20; ++i) {
+      ASSERT_EQ(std::isfinite(out[i]), i / 20 != 3);
     }
   }
 }

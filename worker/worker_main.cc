@@ -65,6 +65,7 @@ absl::StatusOr<DeviceDescription> Describe(const WorkerFlags& flags) {
   return DeviceDescription{.kind = flags.device,
                            .model = device->model_name(),
                            .numeric_class = device->numeric_class(),
+                           .has_bfloat16 = device->has_bfloat16(),
                            .memory_bytes = device->memory_bytes(),
                            .thread_count = flags.threads,
                            .host = HostName(),

@@ -132,6 +132,7 @@ void Coordinator::Load(Moment now, std::vector<JobRecord> stored) {
       worker.view.contact = Contact::kSuspect;
       worker.view.reason = "awaited since the coordinator started again";
       worker.view.device.numeric_class = job.record.numeric_class;
+      worker.view.device.has_bfloat16 = job.record.needs.bfloat16;
       worker.view.assigned = KeyOf(job.record);
       worker.view.connect_time = now.wall;
       worker.view.last_seen_time = now.wall;

@@ -260,6 +260,7 @@ class Coordinator {
   struct WorkerClass {
     std::vector<Worker*> free;  // Could be placed.
     int present = 0;            // Not lost: all that may become free.
+    bool has_bfloat16 = false;
     // Who of those present is not free, and why.
     std::vector<std::string> others;
     // The first job in the queue that waits for these; those behind it must

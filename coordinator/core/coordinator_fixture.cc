@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace lockstep {
@@ -87,6 +88,7 @@ absl::StatusOr<JobId> CoordinatorFixture::TrySubmit(
   needs.output_directory = request.output_directory.empty()
                                ? absl::StrCat("/out/", id.value)
                                : request.output_directory;
+  needs.bfloat16 = request.bfloat16;
   return Call([&] {
     return core_->SubmitJob(now(),
                             {.id = id,
@@ -133,6 +135,7 @@ Player::Player(CoordinatorFixture* fixture, const std::string& name,
   status.trainer_ready = true;
   device.kind = "cpu";
   device.numeric_class = numeric_class;
+  device.has_bfloat16 = absl::StrContains(numeric_class, "bf16");
   device.host = absl::StrCat("host-of-", name);
   device.process_id = 42;
 }

@@ -45,6 +45,7 @@ class CoordinatorFixture : public ::testing::Test {
     int priority = 0;
     int failures_max = 5;
     std::string output_directory;  // Empty: one of its own.
+    bool bfloat16 = false;
   };
 
  protected:

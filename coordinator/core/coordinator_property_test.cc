@@ -418,6 +418,7 @@ void RandomRun::SubmitEvent() {
   wanted.micro_batches = wanted.min_workers + static_cast<int>(Below(2));
   wanted.failures_max = static_cast<int>(Below(5));
   wanted.output_directory = absl::StrCat("/out/", Below(12));
+  wanted.bfloat16 = OneIn(6);
   int unfinished = 0;
   bool clash = false;
   std::optional<JobId> same;
@@ -661,6 +662,7 @@ void RandomRun::CheckPlacement() {
       for (const WorkerId& member : job->members) {
         EXPECT_EQ(shell().workers().at(member).device.numeric_class,
                   job->numeric_class);
+        EXPECT_TRUE(!job->needs.bfloat16 || job->numeric_class == "cpu/bf16");
       }
       if (begun.count(job->id) == 0) continue;
       const ClassCount& its_class = classes[job->numeric_class];
@@ -680,6 +682,7 @@ void RandomRun::CheckPlacement() {
     for (auto& [name, its_class] : classes) {
       if (given_up) break;
       if (!job->numeric_class.empty() && job->numeric_class != name) continue;
+      if (job->needs.bfloat16 && name != "cpu/bf16") continue;
       EXPECT_TRUE(!let_go || its_class.awaited ||
                   its_class.free < job->needs.min_workers)
           << job->id << " could be placed: " << job->reason;
@@ -732,7 +735,7 @@ void RandomRun::Events(int count, Coverage& coverage,
   CoordinatorFixture::Restart(small);
   for (const char* name : {"a", "b", "c"}) all_.push_back(&Introduce(name));
   for (const char* name : {"d", "e"}) {
-    all_.push_back(&Introduce(name, "cpu/y"));
+    all_.push_back(&Introduce(name, "cpu/bf16"));
   }
   for (int i = 0; i < count && !HasFailure(); ++i) {
     PassTime();

@@ -1,11 +1,12 @@
 // Which job gets which workers.
 //
 // A job never mixes numeric classes of workers, and keeps to the one of its
-// first generation.  Jobs are looked at by priority, then age.  One that can be
-// placed is: all of min_workers or none, then up to max_workers.  One that
-// cannot, although enough workers of a class are present, waits for busy ones:
-// no job behind it gets workers of that class, or it might wait for ever.  One
-// for which too few workers are present at all holds up nobody.
+// first generation; one that computes in bfloat16 gets workers that can.  Jobs
+// are looked at by priority, then age.  One that can be placed is: all of
+// min_workers or none, then up to max_workers.  One that cannot, although
+// enough workers of a class are present, waits for busy ones: no job behind it
+// gets workers of that class, or it might wait for ever.  One for which too few
+// workers are present at all holds up nobody.
 //
 // Who is silent is present until it is lost: a stream that breaks for a moment
 // lets nobody overtake.
@@ -49,6 +50,7 @@ Coordinator::WorkerClasses Coordinator::ClassifyWorkers(Moment now) {
     if (worker.view.contact == Contact::kLost) continue;
     WorkerClass& its_class = classes[worker.view.device.numeric_class];
     ++its_class.present;
+    its_class.has_bfloat16 |= worker.view.device.has_bfloat16;
     if (IsPlaceable(now, worker)) its_class.free.push_back(&worker);
   }
   return classes;
@@ -74,6 +76,7 @@ std::vector<Coordinator::WorkerClass*> Coordinator::ClassesFor(
     const Job& job, WorkerClasses& classes) {
   std::vector<WorkerClass*> suitable;
   for (auto& [name, its_class] : classes) {
+    if (job.record.needs.bfloat16 && !its_class.has_bfloat16) continue;
     if (job.record.numeric_class.empty() || job.record.numeric_class == name) {
       suitable.push_back(&its_class);
     }
@@ -177,6 +180,7 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
   } else if (classes.size() > 1) {
     absl::StrAppend(&reason, " of one class");
   }
+  if (needs.bfloat16) absl::StrAppend(&reason, " with bfloat16 (AVX-512)");
   absl::StrAppend(&reason, ": ", most->present,
                   most->present == 1 ? " is" : " are", " present");
   if (most->present == 0) return reason;

@@ -268,6 +268,29 @@ TEST_F(PlacementTest, AJobNeverMixesNumericClasses) {
   EXPECT_EQ(Job(job).numeric_class, "cpu/y");
 }
 
+TEST_F(PlacementTest, AJobInBfloat16GetsWorkersThatCan) {
+  Attach("a", "cpu/avx2");
+  Attach("b", "cpu/avx2");
+  const JobId job = Submit({.min_workers = 2, .bfloat16 = true});
+  EXPECT_EQ(Reason(job),
+            "needs 2 workers with bfloat16 (AVX-512): 0 are present");
+  // Nor does it hold up who can use them.
+  EXPECT_TRUE(Placed(Submit({.min_workers = 2})));
+
+  Attach("c", "cpu/bf16");
+  EXPECT_EQ(Reason(job),
+            "needs 2 workers of one class with bfloat16 (AVX-512): 1 is "
+            "present, 1 free");
+  Attach("d", "cpu/bf16");
+  EXPECT_EQ(Job(job).numeric_class, "cpu/bf16");
+
+  // A coordinator that starts again still knows.
+  Restart();
+  Attach("e", "cpu/avx2");
+  const JobId again = Submit({.bfloat16 = true});
+  EXPECT_FALSE(Placed(again));
+}
+
 TEST_F(PlacementTest, TheClassThatOffersMostIsTaken) {
   Attach("a", "cpu/x");
   Attach("b", "cpu/y");

@@ -49,6 +49,7 @@ struct JobNeeds {
   int micro_batches = 1;  // Of a step; >= min_workers.
   int failures_max = 5;
   std::string output_directory;
+  bool bfloat16 = false;  // Of its workers' devices.
   friend bool operator==(const JobNeeds&, const JobNeeds&) = default;
 };
 

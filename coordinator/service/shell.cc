@@ -133,7 +133,9 @@ void Shell::SubmitJob(JobRequest request,
       .max_workers = parallel.max_workers(),
       .micro_batches = static_cast<int>(MicroBatchesPerStep(request.spec)),
       .failures_max = parallel.failures_max(),
-      .output_directory = request.spec.output_directory()};
+      .output_directory = request.spec.output_directory(),
+      .bfloat16 =
+          request.spec.numerics().precision() == v1::NumericsSpec::BFLOAT16};
   absl::Status refusal;
   {
     MutexLock lock(&mutex_);

@@ -64,6 +64,7 @@ CREATE TABLE step_rows (
 -- By age, and for the last steps of a generation.
 CREATE INDEX step_rows_by_generation ON step_rows (job, generation, step);
 )",
+    "ALTER TABLE jobs ADD COLUMN bfloat16 INTEGER NOT NULL DEFAULT 0;",
 };
 
 // Offsets in the header that every SQLite 3 file begins with.

@@ -22,9 +22,9 @@ INSERT INTO jobs (
   number, id, request_id, spec_digest, spec, priority, min_workers, max_workers,
   micro_batches, failures_max, output_directory, state, reason, numeric_class,
   generation, members, failure_count, committed_step_count, best_step_count,
-  max_steps, create_time, start_time, end_time)
+  max_steps, create_time, start_time, end_time, bfloat16)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-  ?17, ?18, ?19, ?20, ?21, ?22, ?23)
+  ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)
 ON CONFLICT (number) DO UPDATE SET
   state = ?12, reason = ?13, numeric_class = ?14, generation = ?15,
   members = ?16, failure_count = ?17, committed_step_count = ?18,
@@ -34,7 +34,8 @@ constexpr char kSelectJobs[] = R"(
 SELECT number, id, request_id, spec_digest, spec, priority, min_workers,
   max_workers, micro_batches, failures_max, output_directory, state, reason,
   numeric_class, generation, members, failure_count, committed_step_count,
-  best_step_count, max_steps, create_time, start_time, end_time, progress
+  best_step_count, max_steps, create_time, start_time, end_time, progress,
+  bfloat16
 FROM jobs ORDER BY number)";
 
 constexpr char kInsertRow[] = R"(
@@ -101,6 +102,7 @@ void BindJob(SqliteStatement& s, const JobRecord& record,
   s.Bind(21, absl::ToUnixNanos(record.create_time));
   BindTime(s, 22, record.start_time);
   BindTime(s, 23, record.end_time);
+  s.Bind(24, record.needs.bfloat16 ? 1 : 0);
 }
 
 absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
@@ -141,6 +143,7 @@ absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
   record.start_time = TimeAt(s, 21);
   record.end_time = TimeAt(s, 22);
   job.progress = s.Bytes(23);
+  record.needs.bfloat16 = s.Int(24) != 0;
   return job;
 }
 

@@ -89,11 +89,12 @@ auto Fields(const JobRecord& record) {
                numeric_class, generation, members, failure_count, committed,
                best, max_steps, create, start, end] = record;
   const auto& [priority, min_workers, max_workers, micro_batches, failures_max,
-               output] = needs;
+               output, bfloat16] = needs;
   return std::tuple(id, order, request_id, digest, *spec, priority, min_workers,
-                    max_workers, micro_batches, failures_max, output, state,
-                    reason, numeric_class, generation, members, failure_count,
-                    committed, best, max_steps, create, start, end);
+                    max_workers, micro_batches, failures_max, output, bfloat16,
+                    state, reason, numeric_class, generation, members,
+                    failure_count, committed, best, max_steps, create, start,
+                    end);
 }
 
 TEST_F(StoreTest, AJobComesBackWithEveryField) {
@@ -103,7 +104,8 @@ TEST_F(StoreTest, AJobComesBackWithEveryField) {
                .max_workers = 5,
                .micro_batches = 9,
                .failures_max = 4,
-               .output_directory = "/out put"};
+               .output_directory = "/out put",
+               .bfloat16 = true};
   Open()->Apply({PersistJob{job}}, 1).value();
   // What changes later, changes; the rest was there from the first.
   job.state = JobState::kFailed;

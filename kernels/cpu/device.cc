@@ -126,6 +126,13 @@ std::string ProcessorName() {
   return "unknown CPU";
 }
 
+// Without AVX-512 oneDNN has none; with it but without its instructions for
+// bfloat16 they are slower than float32's.
+bool HasBfloat16() {
+  const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 // What decides the bits: our instruction set, and oneDNN's kernels, which the
 // environment can hold down (ONEDNN_MAX_CPU_ISA).
 std::string NumericClass() {
@@ -154,6 +161,7 @@ class CpuDevice : public Device {
   Backend backend() const override { return Backend::kCpu; }
   std::string model_name() const override { return ProcessorName(); }
   std::string numeric_class() const override { return NumericClass(); }
+  bool has_bfloat16() const override { return HasBfloat16(); }
   int64_t memory_bytes() const override {
     return cpu::ReadHostMemory().total_bytes;
   }

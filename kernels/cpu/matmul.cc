@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/bfloat16_gemm.h"
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/sgemm.h"
 #include "kernels/cpu/targets.h"
@@ -52,11 +53,22 @@ struct Cut {
   int64_t count;
 };
 
-}  // namespace
+absl::Status Gemm(int64_t m, int64_t n, int64_t k, const MatMulInput& a,
+                  const MatMulInput& b, float beta, float* c,
+                  int64_t c_stride) {
+  return Sgemm(m, n, k, 1, a, b, beta, c, c_stride);
+}
 
-absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
-                    const MatMulInput& a, const MatMulInput& b, float* c,
-                    int64_t c_stride, const MatMulOptions& options) {
+absl::Status Gemm(int64_t m, int64_t n, int64_t k, const Bfloat16MatMulInput& a,
+                  const Bfloat16MatMulInput& b, float beta, float* c,
+                  int64_t c_stride) {
+  return Bfloat16Gemm(m, n, k, a, b, beta, c, c_stride);
+}
+
+template <typename T>
+absl::Status Run(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
+                 const MatMulOperand<T>& a, const MatMulOperand<T>& b, float* c,
+                 int64_t c_stride, const MatMulOptions& options) {
   const auto start_row = LS_DISPATCH(StartRow);
   const bool by_rows = m >= n;
   const int64_t side = by_rows ? m : n;
@@ -82,14 +94,28 @@ absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
       }
     }
     if (k == 0) return;
-    MatMulInput a_part = a;
-    MatMulInput b_part = b;
+    MatMulOperand<T> a_part = a;
+    MatMulOperand<T> b_part = b;
     a_part.data += a.transposed ? row : row * a.stride;
     b_part.data += b.transposed ? column * b.stride : column;
-    error.Update(Sgemm(row_count, column_count, k, 1, a_part, b_part,
-                       start || options.accumulate ? 1 : 0, c + at, c_stride));
+    error.Update(Gemm(row_count, column_count, k, a_part, b_part,
+                      start || options.accumulate ? 1 : 0, c + at, c_stride));
   });
   return error.Take();
+}
+
+}  // namespace
+
+absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
+                    const MatMulInput& a, const MatMulInput& b, float* c,
+                    int64_t c_stride, const MatMulOptions& options) {
+  return Run(pool, m, n, k, a, b, c, c_stride, options);
+}
+
+absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
+                    const Bfloat16MatMulInput& a, const Bfloat16MatMulInput& b,
+                    float* c, int64_t c_stride, const MatMulOptions& options) {
+  return Run(pool, m, n, k, a, b, c, c_stride, options);
 }
 
 }  // namespace lockstep::kernels::cpu

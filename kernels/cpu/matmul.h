@@ -13,6 +13,9 @@ namespace lockstep::kernels::cpu {
 absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
                     const MatMulInput& a, const MatMulInput& b, float* c,
                     int64_t c_stride, const MatMulOptions& options);
+absl::Status MatMul(ThreadPool& pool, int64_t m, int64_t n, int64_t k,
+                    const Bfloat16MatMulInput& a, const Bfloat16MatMulInput& b,
+                    float* c, int64_t c_stride, const MatMulOptions& options);
 
 }  // namespace lockstep::kernels::cpu
 

@@ -44,6 +44,7 @@ clockid_t clock_id = CLOCK_MONOTONIC;
 struct Options {
   std::string model = "tiny";
   std::string family = "gpt2";
+  std::string precision = "float32";
   int threads = 1;
   int64_t rows = 8;           // Of a micro-batch.
   int64_t micro_batches = 2;  // A step.
@@ -148,8 +149,10 @@ class Bench {
         floats_(Allocate(3 * layout_.element_count * sizeof(float))),
         sum_(Allocate(layout_.element_count * sizeof(int64_t))),
         flag_(Allocate(sizeof(int32_t))),
-        decoder_(Check(
-            Decoder::Create(config_, layout_, o.rows, o.length, *stream_))),
+        decoder_(Check(Decoder::Create(
+            config_, layout_, o.rows, o.length, *stream_,
+            {.products = o.precision == "bfloat16" ? Products::kBfloat16
+                                                   : Products::kFloat32}))),
         tokens_(o.rows * (o.length + 1)) {
     float* const parameters = floats_->as<float>();
     for (int64_t i = 0; i < layout_.element_count; ++i) {
@@ -162,6 +165,7 @@ class Bench {
           Philox4x32({static_cast<uint32_t>(i), 1, 0, 0}, {1, 1})[0] %
           config_.vocabulary);
     }
+    Check(decoder_->SetParameters(parameters));
   }
 
   const Layout& layout() const { return layout_; }
@@ -177,7 +181,7 @@ class Bench {
                    flag_->as<int32_t>());
     for (int64_t i = 0; i < options_.micro_batches; ++i) {
       const double begin = Now();
-      Check(decoder_->Forward(tokens_.data(), floats_->as<float>()));
+      Check(decoder_->Forward(tokens_.data()));
       const double middle = Now();
       Check(decoder_->Backward(sink).status());
       p.forward += middle - begin;
@@ -200,6 +204,7 @@ class Bench {
          .weight_decay = 0.1,
          .bias_correction1 = 1 - std::pow(0.9, step + 1),
          .bias_correction2 = 1 - std::pow(0.95, step + 1)}));
+    Check(decoder_->SetParameters(floats_->as<float>()));
     const double end = Now();
     p.update = end - update;
     p.step = end - start;
@@ -391,12 +396,13 @@ void Run(const Options& o) {
 
   const double rate = FlopsOfToken(ConfigOf(o), bench.layout(), o.length) *
                       tokens / seconds * 1e-9;
-  if (o.family != "gpt2") {
+  if (o.family != "gpt2" || o.precision != "float32") {
     std::printf(
-        "{\"model\": \"%s\", \"family\": \"%s\", \"threads\": %d, "
+        "{\"model\": \"%s\", \"family\": \"%s\", \"precision\": \"%s\", "
+        "\"threads\": %d, "
         "\"parameters\": %lld, \"tokens_per_s\": %.1f, \"gflop_per_s\": "
         "%.1f, \"step_ms\": %.1f, \"peak_rss_mb\": %ld}\n",
-        o.model.c_str(), o.family.c_str(), o.threads,
+        o.model.c_str(), o.family.c_str(), o.precision.c_str(), o.threads,
         static_cast<long long>(bench.layout().parameter_count),
         tokens / seconds, rate, seconds * 1e3, usage.ru_maxrss / 1024);
     return;
@@ -458,6 +464,10 @@ int main(int argc, char** argv) {
   app.add_option("--family", o.family,
                  "gpt2, or a llama with as many parameters a block")
       ->check(CLI::IsMember({"gpt2", "llama"}))
+      ->capture_default_str();
+  app.add_option("--precision", o.precision,
+                 "Of the products with weights; by kernel, float32 only")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option("--threads", o.threads)->capture_default_str();
   app.add_option("--rows", o.rows, "Sequences of a micro-batch")

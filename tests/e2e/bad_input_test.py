@@ -69,7 +69,6 @@ class BadInputTest(harness.JobTest):
 
     def test_what_is_not_there_yet_is_refused_by_name(self):
         self.refuse(self.spec("bad", parallel={"zero_stage": 2}), "parallel.zero_stage")
-        self.refuse(self.spec("bad", numerics={"precision": "BFLOAT16"}), "numerics.precision")
         self.refuse(self.spec("bad", numerics={"reduction": "REDUCTION_FLOAT32"}), "numerics.reduction")
 
     # ---- The data.

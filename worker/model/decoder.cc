@@ -11,6 +11,7 @@
 #include "common/philox.h"
 #include "common/status.h"
 #include "kernels/attention.h"
+#include "kernels/bfloat16.h"
 #include "kernels/column_sums.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
@@ -27,8 +28,9 @@
 namespace lockstep {
 namespace {
 
+using kernels::Bfloat16;
 using kernels::MatMul;
-using kernels::MatMulInput;
+using kernels::MatMulOptions;
 
 // A norm's; indices into Layout::tensors, -1 where there is none.
 struct NormTensors {
@@ -112,14 +114,13 @@ class TransformerDecoder : public Decoder {
   absl::Status Prepare();
 
   int64_t byte_count() const override { return buffers_->byte_count(); }
-  absl::Status Forward(const int32_t* tokens, const float* parameters,
-                       int64_t first_sample) override;
+  absl::Status SetParameters(const float* parameters) override;
+  absl::Status Forward(const int32_t* tokens, int64_t first_sample) override;
   absl::StatusOr<LossSum> Backward(GradientSink& sink) override;
   absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
-                                   const float* parameters,
                                    int64_t row_count) override;
-  absl::Status Logits(const int32_t* tokens, const float* parameters,
-                      int64_t position, float* logits) override;
+  absl::Status Logits(const int32_t* tokens, int64_t position,
+                      float* logits) override;
 
  private:
   using Layer = uint32_t;
@@ -181,12 +182,24 @@ class TransformerDecoder : public Decoder {
                                                 GradientSink& sink);
   absl::Status BackwardEmbedding(GradientSink& sink);
 
+  bool RoundsOperands() const {
+    return options_.products == Products::kBfloat16;
+  }
+  absl::Status CheckParameters() const;
+
+  // Makes `operand` ready for products, once its data (tokens, width) is there.
+  absl::Status Round(const Extent& extent, const Operand& operand,
+                     int64_t width) {
+    if (!RoundsOperands()) return absl::OkStatus();
+    return kernels::RoundToBfloat16(stream_, operand.data, operand.stride,
+                                    extent.tokens(), width, operand.rounded);
+  }
+
   // out = in x weight + residual + bias; residual (out's form) may be null, and
   // the bias is left out without `with_bias`.
   absl::Status Product(const Extent& extent, const Linear& linear,
-                       const float* in, int64_t in_stride, float* out,
-                       int64_t out_stride, const float* residual = nullptr,
-                       bool with_bias = true);
+                       const Operand& in, float* out, int64_t out_stride,
+                       const float* residual = nullptr, bool with_bias = true);
   absl::Status Norm(const Extent& extent, const NormTensors& norm,
                     const float* in, float* out,
                     const NormStatistics& statistics);
@@ -197,9 +210,24 @@ class TransformerDecoder : public Decoder {
   // other: hands the weights' gradients to the sink, and writes the input's
   // (tokens, in_width), which overlaps none of the others.
   absl::Status BackwardProducts(const std::vector<Linear>& parts,
-                                const float* in, int64_t in_stride,
-                                const float* out_gradient, int64_t out_stride,
+                                const Operand& in, const float* out_gradient,
+                                int64_t out_stride, float* in_gradient,
+                                GradientSink& sink);
+  template <typename T>
+  absl::Status BackwardProducts(const std::vector<Linear>& parts, const T* in,
+                                int64_t in_stride, const T* out_gradient,
+                                int64_t out_stride, const T* weights,
                                 float* in_gradient, GradientSink& sink);
+
+  // Logits of `count` rows of `in`, from `begin` on.
+  absl::Status HeadProduct(const Operand& in, int64_t begin, int64_t count);
+  // The gradients of the rows, and of the head's weight, given b.logits, that
+  // of the logits; the weight's is added to from the second slice on.
+  absl::Status BackwardHeadProducts(int64_t begin, int64_t count);
+  template <typename T>
+  absl::Status BackwardHeadProducts(const T* in, const T* logits_gradient,
+                                    const T* weights, int64_t begin,
+                                    int64_t count);
   // Hands the gradients of their biases to the sink: column sums of
   // out_gradient, (tokens, out_stride).
   absl::Status BackwardBiases(const std::vector<Linear>& parts,
@@ -243,9 +271,8 @@ class TransformerDecoder : public Decoder {
   std::vector<float> host_losses_;
   int64_t counted_ = 0;  // Of the last Forward's targets.
   int64_t first_sample_ = 0;
-  // Of the last Forward, or of the Evaluate or Logits that runs.
   const float* parameters_ = nullptr;
-  const float* forward_parameters_ = nullptr;
+  bool has_forward_ = false;  // That Backward can be of.
 };
 
 Linear TransformerDecoder::MakeLinear(TensorRole weight, TensorRole bias,
@@ -325,19 +352,38 @@ absl::Status TransformerDecoder::Embed(const Extent& extent,
       extent.sequence_length, config_.width, out);
 }
 
-absl::Status TransformerDecoder::Product(const Extent& extent,
-                                         const Linear& linear, const float* in,
-                                         int64_t in_stride, float* out,
-                                         int64_t out_stride,
-                                         const float* residual,
-                                         bool with_bias) {
+absl::Status TransformerDecoder::SetParameters(const float* parameters) {
+  LS_CHECK(parameters != nullptr);
+  has_forward_ = false;
+  parameters_ = parameters;
+  if (!RoundsOperands()) return absl::OkStatus();
+  return kernels::RoundToBfloat16(stream_, parameters, layout_.element_count, 1,
+                                  layout_.element_count, buffers_->weights);
+}
+
+absl::Status TransformerDecoder::CheckParameters() const {
+  if (parameters_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("decoder: no SetParameters yet");
+}
+
+absl::Status TransformerDecoder::Product(
+    const Extent& extent, const Linear& linear, const Operand& in, float* out,
+    int64_t out_stride, const float* residual, bool with_bias) {
   const int64_t stride = linear.out_by_in ? linear.in_width : linear.out_width;
-  return MatMul(
-      stream_, extent.tokens(), linear.out_width, linear.in_width,
-      {in, in_stride}, {At(linear.weight), stride, linear.out_by_in},
-      out + linear.column, out_stride,
-      {.residual = residual,
-       .bias = with_bias && linear.bias >= 0 ? At(linear.bias) : nullptr});
+  const MatMulOptions options{
+      .residual = residual,
+      .bias = with_bias && linear.bias >= 0 ? At(linear.bias) : nullptr};
+  const int64_t weight = layout_.tensors[linear.weight].offset;
+  const auto multiply = [&](const auto* data, int64_t data_stride,
+                            const auto* weights) {
+    return MatMul(stream_, extent.tokens(), linear.out_width, linear.in_width,
+                  {data, data_stride},
+                  {weights + weight, stride, linear.out_by_in},
+                  out + linear.column, out_stride, options);
+  };
+  return RoundsOperands()
+             ? multiply(in.rounded, linear.in_width, buffers_->weights)
+             : multiply(in.data, in.stride, parameters_);
 }
 
 absl::Status TransformerDecoder::Norm(const Extent& extent,
@@ -383,53 +429,54 @@ absl::Status TransformerDecoder::ForwardBlock(const Extent& extent,
   const int64_t inner_width = config_.inner_width;
   const int64_t inner_columns = config_.inner_columns();
   RETURN_IF_ERROR(
-      Norm(extent, tensors.norm1, a.in, a.norm1, a.norm1_statistics));
+      Norm(extent, tensors.norm1, a.in, a.norm1.data, a.norm1_statistics));
+  RETURN_IF_ERROR(Round(extent, a.norm1, width));
   for (const Linear& part : tensors.qkv) {
-    RETURN_IF_ERROR(
-        Product(extent, part, a.norm1, width, a.qkv, config_.qkv_width()));
+    RETURN_IF_ERROR(Product(extent, part, a.norm1, a.qkv, config_.qkv_width()));
   }
   RETURN_IF_ERROR(
       RotateHeads(extent, kernels::RotaryDirection::kForward, a.qkv));
   RETURN_IF_ERROR(kernels::AttentionForward(
-      stream_, AttentionShapeOf(extent), a.qkv, a.attention, a.log_sum_exp,
+      stream_, AttentionShapeOf(extent), a.qkv, a.attention.data, a.log_sum_exp,
       buffers_->workspace, drops ? &mask : nullptr));
-  RETURN_IF_ERROR(Product(extent, tensors.attention_out, a.attention,
-                          config_.query_width(), a.middle, width,
-                          drops_residual ? nullptr : a.in));
+  RETURN_IF_ERROR(Round(extent, a.attention, config_.query_width()));
+  RETURN_IF_ERROR(Product(extent, tensors.attention_out, a.attention, a.middle,
+                          width, drops_residual ? nullptr : a.in));
   if (drops_residual) {
     RETURN_IF_ERROR(
         DropOut(Place::kAttentionOut, *layer, a.middle, a.in, a.middle));
   }
   RETURN_IF_ERROR(
-      Norm(extent, tensors.norm2, a.middle, a.norm2, a.norm2_statistics));
+      Norm(extent, tensors.norm2, a.middle, a.norm2.data, a.norm2_statistics));
+  RETURN_IF_ERROR(Round(extent, a.norm2, width));
   for (const Linear& part : tensors.inner) {
     // GELU adds the bias itself.
-    RETURN_IF_ERROR(Product(extent, part, a.norm2, width, a.inner,
-                            inner_columns, nullptr, !config_.is_gpt2()));
+    RETURN_IF_ERROR(Product(extent, part, a.norm2, a.inner, inner_columns,
+                            nullptr, !config_.is_gpt2()));
   }
   if (config_.is_gpt2()) {
     RETURN_IF_ERROR(kernels::BiasGeluForward(stream_, a.inner,
                                              At(tensors.inner.front().bias), n,
-                                             inner_width, a.activated));
+                                             inner_width, a.activated.data));
   } else {
     RETURN_IF_ERROR(kernels::SwiGluForward(stream_, a.inner, n, inner_width,
-                                           a.activated, a.activated_stride));
+                                           a.activated.data,
+                                           a.activated.stride));
   }
-  RETURN_IF_ERROR(Product(extent, tensors.outer, a.activated,
-                          a.activated_stride, a.out, width,
+  RETURN_IF_ERROR(Round(extent, a.activated, inner_width));
+  RETURN_IF_ERROR(Product(extent, tensors.outer, a.activated, a.out, width,
                           drops_residual ? nullptr : a.middle));
   if (!drops_residual) return absl::OkStatus();
   return DropOut(Place::kFeedForwardOut, *layer, a.out, a.middle, a.out);
 }
 
 absl::Status TransformerDecoder::Forward(const int32_t* tokens,
-                                         const float* parameters,
                                          int64_t first_sample) {
   DecoderBuffers& b = *buffers_;
-  forward_parameters_ = nullptr;
+  has_forward_ = false;
+  RETURN_IF_ERROR(CheckParameters());
   RETURN_IF_ERROR(
       CopyTokens(tokens, extent_.rows, b.tokens, b.targets, &counted_));
-  parameters_ = parameters;
   first_sample_ = first_sample;
   float* const embedded = b.blocks.front().in;
   RETURN_IF_ERROR(Embed(extent_, b.tokens, embedded));
@@ -439,20 +486,22 @@ absl::Status TransformerDecoder::Forward(const int32_t* tokens,
   for (size_t i = 0; i < blocks_.size(); ++i) {
     RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], b.blocks[i], Layer(i)));
   }
-  RETURN_IF_ERROR(Norm(extent_, final_norm_, b.blocks.back().out, b.final_norm,
-                       b.final_statistics));
-  forward_parameters_ = parameters;
+  RETURN_IF_ERROR(Norm(extent_, final_norm_, b.blocks.back().out,
+                       b.final_norm.data, b.final_statistics));
+  RETURN_IF_ERROR(Round(extent_, b.final_norm, config_.width));
+  has_forward_ = true;
   return absl::OkStatus();
 }
 
+template <typename T>
 absl::Status TransformerDecoder::BackwardProducts(
-    const std::vector<Linear>& parts, const float* in, int64_t in_stride,
-    const float* out_gradient, int64_t out_stride, float* in_gradient,
-    GradientSink& sink) {
+    const std::vector<Linear>& parts, const T* in, int64_t in_stride,
+    const T* out_gradient, int64_t out_stride, const T* weights,
+    float* in_gradient, GradientSink& sink) {
   const int64_t n = extent_.tokens();
   for (size_t i = 0; i < parts.size(); ++i) {
     const Linear& part = parts[i];
-    const float* const gradient = out_gradient + part.column;
+    const T* const gradient = out_gradient + part.column;
     float* const weight_gradient = buffers_->tensor_gradient;
     if (part.out_by_in) {
       RETURN_IF_ERROR(MatMul(stream_, part.out_width, part.in_width, n,
@@ -468,10 +517,28 @@ absl::Status TransformerDecoder::BackwardProducts(
     const int64_t stride = part.out_by_in ? part.in_width : part.out_width;
     RETURN_IF_ERROR(MatMul(stream_, n, part.in_width, part.out_width,
                            {gradient, out_stride},
-                           {At(part.weight), stride, !part.out_by_in},
+                           {weights + layout_.tensors[part.weight].offset,
+                            stride, !part.out_by_in},
                            in_gradient, part.in_width, {.accumulate = i > 0}));
   }
   return absl::OkStatus();
+}
+
+absl::Status TransformerDecoder::BackwardProducts(
+    const std::vector<Linear>& parts, const Operand& in,
+    const float* out_gradient, int64_t out_stride, float* in_gradient,
+    GradientSink& sink) {
+  if (!RoundsOperands()) {
+    return BackwardProducts(parts, in.data, in.stride, out_gradient, out_stride,
+                            parameters_, in_gradient, sink);
+  }
+  DecoderBuffers& b = *buffers_;
+  RETURN_IF_ERROR(kernels::RoundToBfloat16(stream_, out_gradient, out_stride,
+                                           extent_.tokens(), out_stride,
+                                           b.rounded));
+  return BackwardProducts<Bfloat16>(parts, in.rounded, parts.front().in_width,
+                                    b.rounded, out_stride, b.weights,
+                                    in_gradient, sink);
 }
 
 absl::Status TransformerDecoder::BackwardBiases(
@@ -517,27 +584,62 @@ absl::Status TransformerDecoder::BackwardNorm(const NormTensors& norm,
   return sink.Contribute(norm.weight, vectors[0]);
 }
 
+absl::Status TransformerDecoder::HeadProduct(const Operand& in, int64_t begin,
+                                             int64_t count) {
+  const int64_t width = config_.width;
+  const int64_t weight = layout_.tensors[head_].offset;
+  const auto multiply = [&](const auto* data, const auto* weights) {
+    return MatMul(stream_, count, config_.vocabulary, width,
+                  {data + begin * width, width},
+                  {weights + weight, width, /*transposed=*/true},
+                  buffers_->logits, config_.vocabulary);
+  };
+  return RoundsOperands() ? multiply(in.rounded, buffers_->weights)
+                          : multiply(in.data, parameters_);
+}
+
+template <typename T>
+absl::Status TransformerDecoder::BackwardHeadProducts(const T* in,
+                                                      const T* logits_gradient,
+                                                      const T* weights,
+                                                      int64_t begin,
+                                                      int64_t count) {
+  const int64_t width = config_.width;
+  const int64_t vocabulary = config_.vocabulary;
+  RETURN_IF_ERROR(MatMul(stream_, vocabulary, width, count,
+                         {logits_gradient, vocabulary, /*transposed=*/true},
+                         {in + begin * width, width}, buffers_->tensor_gradient,
+                         width, {.accumulate = begin > 0}));
+  return MatMul(stream_, count, width, vocabulary,
+                {logits_gradient, vocabulary},
+                {weights + layout_.tensors[head_].offset, width},
+                buffers_->narrow_gradient + begin * width, width);
+}
+
+absl::Status TransformerDecoder::BackwardHeadProducts(int64_t begin,
+                                                      int64_t count) {
+  DecoderBuffers& b = *buffers_;
+  if (!RoundsOperands()) {
+    return BackwardHeadProducts<float>(b.final_norm.data, b.logits, parameters_,
+                                       begin, count);
+  }
+  RETURN_IF_ERROR(kernels::RoundToBfloat16(stream_, b.logits,
+                                           config_.vocabulary, count,
+                                           config_.vocabulary, b.rounded));
+  return BackwardHeadProducts<Bfloat16>(b.final_norm.rounded, b.rounded,
+                                        b.weights, begin, count);
+}
+
 absl::Status TransformerDecoder::BackwardHead(GradientSink& sink) {
   DecoderBuffers& b = *buffers_;
   const int64_t n = extent_.tokens();
-  const int64_t width = config_.width;
-  const int64_t vocabulary = config_.vocabulary;
   for (int64_t begin = 0; begin < n; begin += b.head_slice_tokens) {
     const int64_t count = std::min(b.head_slice_tokens, n - begin);
-    const float* const in = b.final_norm + begin * width;
-    RETURN_IF_ERROR(MatMul(stream_, count, vocabulary, width, {in, width},
-                           {At(head_), width, /*transposed=*/true}, b.logits,
-                           vocabulary));
+    RETURN_IF_ERROR(HeadProduct(b.final_norm, begin, count));
     RETURN_IF_ERROR(kernels::CrossEntropyForwardBackward(
-        stream_, b.logits, b.targets + begin, count, vocabulary,
+        stream_, b.logits, b.targets + begin, count, config_.vocabulary,
         b.losses + begin));
-    RETURN_IF_ERROR(MatMul(stream_, vocabulary, width, count,
-                           {b.logits, vocabulary, /*transposed=*/true},
-                           {in, width}, b.tensor_gradient, width,
-                           {.accumulate = begin > 0}));
-    RETURN_IF_ERROR(MatMul(stream_, count, width, vocabulary,
-                           {b.logits, vocabulary}, {At(head_), width},
-                           b.narrow_gradient + begin * width, width));
+    RETURN_IF_ERROR(BackwardHeadProducts(begin, count));
   }
   RETURN_IF_ERROR(sink.Contribute(head_, b.tensor_gradient));
   RETURN_IF_ERROR(BackwardNorm(final_norm_, b.blocks.back().out,
@@ -572,8 +674,7 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
   ASSIGN_OR_RETURN(
       const float* added,
       BackwardAddition(tensors.outer, Place::kFeedForwardOut, layer, sink));
-  RETURN_IF_ERROR(BackwardProducts({tensors.outer}, a.activated,
-                                   a.activated_stride, added, width,
+  RETURN_IF_ERROR(BackwardProducts({tensors.outer}, a.activated, added, width,
                                    b.wide_gradient, sink));
   const float* inner_gradient = b.wide_gradient;
   if (config_.is_gpt2()) {
@@ -590,27 +691,26 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
     RETURN_IF_ERROR(BackwardBiases(tensors.inner, inner_gradient,
                                    config_.inner_columns(), sink));
   }
-  RETURN_IF_ERROR(BackwardProducts(tensors.inner, a.norm2, width,
-                                   inner_gradient, config_.inner_columns(),
-                                   b.narrow_gradient, sink));
+  RETURN_IF_ERROR(BackwardProducts(tensors.inner, a.norm2, inner_gradient,
+                                   config_.inner_columns(), b.narrow_gradient,
+                                   sink));
   RETURN_IF_ERROR(BackwardNorm(tensors.norm2, a.middle, a.norm2_statistics,
                                /*first=*/false, sink));
 
   ASSIGN_OR_RETURN(added, BackwardAddition(tensors.attention_out,
                                            Place::kAttentionOut, layer, sink));
-  RETURN_IF_ERROR(BackwardProducts({tensors.attention_out}, a.attention,
-                                   config_.query_width(), added, width,
-                                   b.narrow_gradient, sink));
+  RETURN_IF_ERROR(BackwardProducts({tensors.attention_out}, a.attention, added,
+                                   width, b.narrow_gradient, sink));
   const kernels::DropoutMask mask = MaskOf(Place::kProbabilities, layer);
   RETURN_IF_ERROR(kernels::AttentionBackward(
-      stream_, AttentionShapeOf(extent_), a.qkv, a.attention, a.log_sum_exp,
-      b.narrow_gradient, b.wide_gradient, b.workspace,
+      stream_, AttentionShapeOf(extent_), a.qkv, a.attention.data,
+      a.log_sum_exp, b.narrow_gradient, b.wide_gradient, b.workspace,
       options_.dropout > 0 ? &mask : nullptr));
   RETURN_IF_ERROR(RotateHeads(extent_, kernels::RotaryDirection::kBackward,
                               b.wide_gradient));
   RETURN_IF_ERROR(
       BackwardBiases(tensors.qkv, b.wide_gradient, config_.qkv_width(), sink));
-  RETURN_IF_ERROR(BackwardProducts(tensors.qkv, a.norm1, width, b.wide_gradient,
+  RETURN_IF_ERROR(BackwardProducts(tensors.qkv, a.norm1, b.wide_gradient,
                                    config_.qkv_width(), b.narrow_gradient,
                                    sink));
   RETURN_IF_ERROR(BackwardNorm(tensors.norm1, a.in, a.norm1_statistics,
@@ -649,11 +749,10 @@ absl::StatusOr<LossSum> TransformerDecoder::SumLosses(int64_t count,
 }
 
 absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
-  if (forward_parameters_ == nullptr) {
+  if (!has_forward_) {
     return absl::FailedPreconditionError(
         "Backward without a Forward that succeeded");
   }
-  parameters_ = forward_parameters_;
   RETURN_IF_ERROR(BackwardHead(sink));
   for (size_t i = blocks_.size(); i-- > 0;) {
     // The last one's are still there.
@@ -674,13 +773,15 @@ absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
   for (const BlockTensors& block : blocks_) {
     RETURN_IF_ERROR(ForwardBlock(extent, block, a, std::nullopt));
   }
-  return Norm(extent, final_norm_, a.out, a.norm1, a.norm1_statistics);
+  RETURN_IF_ERROR(
+      Norm(extent, final_norm_, a.out, a.norm1.data, a.norm1_statistics));
+  return Round(extent, a.norm1, config_.width);
 }
 
 absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
-                                                     const float* parameters,
                                                      int64_t row_count) {
   DecoderBuffers& b = *buffers_;
+  RETURN_IF_ERROR(CheckParameters());
   if (row_count < 0 || row_count > extent_.rows) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Evaluate: row_count=", row_count, ": expected 0 to ", extent_.rows));
@@ -688,18 +789,13 @@ absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
   int64_t counted = 0;
   RETURN_IF_ERROR(CopyTokens(tokens, row_count, b.evaluation_tokens,
                              b.evaluation_targets, &counted));
-  parameters_ = parameters;
   const Extent extent{row_count, extent_.sequence_length};
-  const int64_t width = config_.width;
   RETURN_IF_ERROR(ForwardForEvaluation(extent));
   for (int64_t begin = 0; begin < extent.tokens();
        begin += b.head_slice_tokens) {
     const int64_t count =
         std::min(b.head_slice_tokens, extent.tokens() - begin);
-    RETURN_IF_ERROR(MatMul(stream_, count, config_.vocabulary, width,
-                           {b.evaluation.norm1 + begin * width, width},
-                           {At(head_), width, /*transposed=*/true}, b.logits,
-                           config_.vocabulary));
+    RETURN_IF_ERROR(HeadProduct(b.evaluation.norm1, begin, count));
     RETURN_IF_ERROR(kernels::CrossEntropyForward(
         stream_, b.logits, b.evaluation_targets + begin, count,
         config_.vocabulary, b.losses + begin));
@@ -707,10 +803,10 @@ absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
   return SumLosses(extent.tokens(), counted);
 }
 
-absl::Status TransformerDecoder::Logits(const int32_t* tokens,
-                                        const float* parameters,
-                                        int64_t position, float* logits) {
+absl::Status TransformerDecoder::Logits(const int32_t* tokens, int64_t position,
+                                        float* logits) {
   DecoderBuffers& b = *buffers_;
+  RETURN_IF_ERROR(CheckParameters());
   if (position < 0 || position >= extent_.sequence_length) {
     return absl::InvalidArgumentError(
         absl::StrCat("Logits: position=", position, ": expected 0 to ",
@@ -724,13 +820,8 @@ absl::Status TransformerDecoder::Logits(const int32_t* tokens,
   RETURN_IF_ERROR(stream_.CopyToDevice(
       b.evaluation_tokens, tokens,
       extent.tokens() * static_cast<int64_t>(sizeof(int32_t))));
-  parameters_ = parameters;
   RETURN_IF_ERROR(ForwardForEvaluation(extent));
-  RETURN_IF_ERROR(
-      MatMul(stream_, 1, config_.vocabulary, config_.width,
-             {b.evaluation.norm1 + position * config_.width, config_.width},
-             {At(head_), config_.width, /*transposed=*/true}, b.logits,
-             config_.vocabulary));
+  RETURN_IF_ERROR(HeadProduct(b.evaluation.norm1, position, 1));
   RETURN_IF_ERROR(stream_.CopyToHost(
       logits, b.logits,
       config_.vocabulary * static_cast<int64_t>(sizeof(float))));
@@ -757,6 +848,12 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
   if (!(options.dropout >= 0 && options.dropout < 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("dropout=", options.dropout, ": expected 0 to below 1"));
+  }
+  if (options.products == Products::kBfloat16 &&
+      !stream.device().has_bfloat16()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "bfloat16 needs AVX-512, which ", stream.device().model_name(), " (",
+        stream.device().numeric_class(), ") lacks"));
   }
   LS_CHECK(layout.element_count == MakeLayout(config).element_count);
   ASSIGN_OR_RETURN(auto buffers,

@@ -56,7 +56,17 @@ enum class Recompute {
   kBlock,  // Its input alone; the rest is computed again.
 };
 
+// What products with weights multiply; attention's own are of float32 always.
+// Sums, results, weights and everything else are float32.
+enum class Products {
+  kFloat32,
+  // Both operands rounded to bfloat16: weights, activations and gradients.
+  kBfloat16,
+};
+
 struct DecoderOptions {
+  Products products = Products::kFloat32;
+
   Recompute recompute = Recompute::kNone;
 
   // Share of elements that training drops, 0 to below 1: with GPT-2 of the
@@ -78,6 +88,7 @@ class Decoder {
   //   InvalidArgument: a size is out of range; sequence_length exceeds
   //     config.position_max.
   //   ResourceExhausted: not enough memory.
+  //   Unimplemented: the device has no bfloat16 products.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
       int64_t sequence_length, kernels::Stream& stream,
@@ -87,14 +98,20 @@ class Decoder {
   // Of device memory: activations, gradients on their way, logits, workspaces.
   virtual int64_t byte_count() const = 0;
 
+  // What the following calls compute with: (layout.element_count) device
+  // memory, which must stay as it is until they have ended.  Once before the
+  // first of them, and whenever it has changed.  A Forward needs its Backward
+  // before.
+  virtual absl::Status SetParameters(const float* parameters) = 0;
+
   // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
   //   the first sequence_length of a row go in, the last sequence_length are
   //   the targets.  Of one that does not count as a target the complement,
   //   ~token.  Copied.
   // first_sample: the sample of row 0, for dropout; the others follow.
-  // parameters: (layout.element_count) device memory; must stay as they are
-  //   until Backward has ended.
-  virtual absl::Status Forward(const int32_t* tokens, const float* parameters,
+  //
+  // Errors, here and in the others: FailedPrecondition: no SetParameters.
+  virtual absl::Status Forward(const int32_t* tokens,
                                int64_t first_sample = 0) = 0;
 
   // Of the last Forward.  The loss is final when this returns.
@@ -106,13 +123,12 @@ class Decoder {
   // Arguments as Forward's, but only the first `row_count` rows are read and
   // count.
   virtual absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
-                                           const float* parameters,
                                            int64_t row_count) = 0;
 
   // Logits after the token at `position` of row 0.  tokens: (rows,
   // sequence_length) host memory; logits: (vocabulary) host memory.
-  virtual absl::Status Logits(const int32_t* tokens, const float* parameters,
-                              int64_t position, float* logits) = 0;
+  virtual absl::Status Logits(const int32_t* tokens, int64_t position,
+                              float* logits) = 0;
 };
 
 }  // namespace lockstep

@@ -24,6 +24,9 @@ class Carver {
 
   float* Floats(int64_t count) { return Take<float>(count); }
   int32_t* Integers(int64_t count) { return Take<int32_t>(count); }
+  kernels::Bfloat16* Rounded(int64_t count) {
+    return Take<kernels::Bfloat16>(count);
+  }
   int64_t byte_count() const { return byte_count_; }
 
  private:
@@ -54,6 +57,23 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
     return s;
   };
 
+  const bool rounds = options.products == Products::kBfloat16;
+  // Backward's own, of which forward uses some before it.
+  b.narrow_gradient =
+      carver.Floats(tokens * std::max(c.width, c.query_width()));
+  b.wide_gradient = carver.Floats(tokens * wide);
+  b.residual_gradient = carver.Floats(tokens * c.width);
+  if (c.is_gpt2() && options.dropout > 0) {
+    b.dropped_gradient = carver.Floats(tokens * c.width);
+  }
+  // An operand that is needed in float32 until it is rounded only.
+  const auto operand = [&](int64_t width, float* until_rounded) {
+    Operand o{.stride = width};
+    o.data = rounds ? until_rounded : carver.Floats(tokens * width);
+    if (rounds) o.rounded = carver.Rounded(tokens * width);
+    return o;
+  };
+
   b.tokens = carver.Integers(tokens);
   b.targets = carver.Integers(tokens);
   b.blocks.assign(c.layer_count, {});
@@ -68,33 +88,29 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
     }
     block.in = in;
     block.norm1_statistics = statistics();
-    block.norm1 = carver.Floats(tokens * c.width);
+    block.norm1 = operand(c.width, b.narrow_gradient);
     block.qkv = carver.Floats(tokens * c.qkv_width());
-    block.attention = carver.Floats(tokens * c.query_width());
+    block.attention = {.data = carver.Floats(tokens * c.query_width()),
+                       .stride = c.query_width()};
+    if (rounds) {
+      block.attention.rounded = carver.Rounded(tokens * c.query_width());
+    }
     block.log_sum_exp = carver.Floats(tokens * c.head_count);
     block.middle = carver.Floats(tokens * c.width);
     block.norm2_statistics = statistics();
-    block.norm2 = carver.Floats(tokens * c.width);
+    block.norm2 = operand(c.width, b.narrow_gradient);
     block.inner = carver.Floats(tokens * c.inner_columns());
-    block.activated = carver.Floats(tokens * c.inner_width);
-    block.activated_stride = c.inner_width;
+    block.activated = operand(c.inner_width, b.wide_gradient);
     in = block.out = carver.Floats(tokens * c.width);
   }
   b.final_statistics = statistics();
-  b.final_norm = carver.Floats(tokens * c.width);
+  b.final_norm = operand(c.width, b.narrow_gradient);
 
   if (!c.is_gpt2()) {
     b.cosine = carver.Floats(sequence_length * c.head_width / 2);
     b.sine = carver.Floats(sequence_length * c.head_width / 2);
   }
 
-  b.narrow_gradient =
-      carver.Floats(tokens * std::max(c.width, c.query_width()));
-  b.wide_gradient = carver.Floats(tokens * wide);
-  b.residual_gradient = carver.Floats(tokens * c.width);
-  if (c.is_gpt2() && options.dropout > 0) {
-    b.dropped_gradient = carver.Floats(tokens * c.width);
-  }
   int64_t largest = 0;
   for (const Tensor& tensor : layout.tensors) {
     largest = std::max(largest, tensor.element_count);
@@ -108,15 +124,23 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
       tokens, std::max<int64_t>(kHeadSliceLogits / c.vocabulary / 64 * 64, 64));
   b.logits = carver.Floats(b.head_slice_tokens * c.vocabulary);
   b.losses = carver.Floats(tokens);
+  if (rounds) {
+    b.weights = carver.Rounded(layout.element_count);
+    b.rounded = carver.Rounded(
+        std::max({tokens * wide, tokens * std::max(c.width, c.query_width()),
+                  b.head_slice_tokens * c.vocabulary}));
+  }
 
   b.evaluation_tokens = carver.Integers(tokens);
   b.evaluation_targets = carver.Integers(tokens);
   BlockActivations& e = b.evaluation;
   e.in = e.middle = e.out = b.residual_gradient;
-  e.norm1 = e.attention = e.norm2 = b.narrow_gradient;
+  e.norm1 = {b.narrow_gradient, c.width, b.rounded};
+  e.attention = {b.narrow_gradient, c.query_width(), b.rounded};
+  e.norm2 = e.norm1;
+  e.qkv = e.inner = b.wide_gradient;
   // SwiGLU's result takes the place of its gate.
-  e.qkv = e.inner = e.activated = b.wide_gradient;
-  e.activated_stride = c.inner_columns();
+  e.activated = {b.wide_gradient, c.inner_columns(), b.rounded};
   e.norm1_statistics = e.norm2_statistics = statistics();
   e.log_sum_exp = carver.Floats(tokens * c.head_count);
 

@@ -10,6 +10,7 @@
 #include "common/layout.h"
 #include "common/model_config.h"
 #include "kernels/attention.h"
+#include "kernels/bfloat16.h"
 #include "kernels/device.h"
 #include "worker/model/decoder.h"
 
@@ -21,22 +22,31 @@ struct NormStatistics {
   float* rstd = nullptr;
 };
 
-// Of one block, in the order of forward; (tokens, ...) each.
+// What a product with a weight reads: rows `stride` apart, and with bfloat16
+// products the same rounded, without gaps.
+struct Operand {
+  float* data = nullptr;
+  int64_t stride = 0;
+  kernels::Bfloat16* rounded = nullptr;
+};
+
+// Of one block, in the order of forward; (tokens, ...) each.  With bfloat16
+// products `data` of the operands that backward needs rounded only is one
+// memory for all blocks.
 struct BlockActivations {
   float* in = nullptr;  // (width); the previous block's out.
   NormStatistics norm1_statistics;
-  float* norm1 = nullptr;        // (width)
+  Operand norm1;                 // (width)
   float* qkv = nullptr;          // (qkv_width), turned where rotary.
-  float* attention = nullptr;    // (query_width), before its output product.
+  Operand attention;             // (query_width), before its output product.
   float* log_sum_exp = nullptr;  // (head_count)
   float* middle = nullptr;       // (width): in + attention's part.
   NormStatistics norm2_statistics;
-  float* norm2 = nullptr;  // (width)
+  Operand norm2;  // (width)
   // (inner_columns): before GELU and its bias; or gate and up of SwiGLU, which
   // backward overwrites with their gradient.
   float* inner = nullptr;
-  float* activated = nullptr;  // (inner_width), rows activated_stride apart.
-  int64_t activated_stride = 0;
+  Operand activated;     // (inner_width)
   float* out = nullptr;  // (width): middle + the feed-forward part.
 };
 
@@ -60,7 +70,7 @@ class DecoderBuffers {
   // With Recompute::kBlock all but `in` and `out` is one memory for all blocks.
   std::vector<BlockActivations> blocks;
   NormStatistics final_statistics;
-  float* final_norm = nullptr;  // (tokens, width)
+  Operand final_norm;  // (tokens, width)
 
   // Of rotary positions: (sequence_length, head_width / 2) each.
   float* cosine = nullptr;
@@ -74,6 +84,11 @@ class DecoderBuffers {
   float* tensor_gradient = nullptr;    // (elements of the largest tensor)
   // (max(width, qkv_width, inner_columns)) each: of vectors, such as a bias.
   float* vector_gradients[3] = {};
+
+  // With bfloat16 products: the parameters, and gradients or operands on their
+  // way into a product.
+  kernels::Bfloat16* weights = nullptr;  // (elements of the layout)
+  kernels::Bfloat16* rounded = nullptr;  // As long as the longest of them.
 
   // The head's, a slice of rows at a time.
   int64_t head_slice_tokens = 0;

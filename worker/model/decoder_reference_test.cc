@@ -140,13 +140,12 @@ TEST_P(DecoderReferenceTest, FirstStepIsAsInFloat64) {
       Decoder::Create(config, layout, rows, row_tokens - 1, **stream);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
 
+  ASSERT_TRUE((*decoder)->SetParameters((*parameters)->as<float>()).ok());
+
   SummingSink sink(layout);
   LossSum loss;
   for (int64_t row = 0; row < step_rows; row += rows) {
-    ASSERT_TRUE((*decoder)
-                    ->Forward(tokens.data() + row * row_tokens,
-                              (*parameters)->as<float>())
-                    .ok());
+    ASSERT_TRUE((*decoder)->Forward(tokens.data() + row * row_tokens).ok());
     const auto part = (*decoder)->Backward(sink);
     ASSERT_TRUE(part.ok()) << part.status();
     loss.nats += part->nats;

@@ -168,11 +168,16 @@ class Model {
   }
 
   LossSum Step(RecordingSink& sink) {
-    EXPECT_TRUE(
-        decoder->Forward(tokens.data(), parameters.data(), first_sample).ok());
+    EXPECT_TRUE(Forward().ok());
     const auto loss = decoder->Backward(sink);
     EXPECT_TRUE(loss.ok()) << loss.status();
     return loss.ok() ? *loss : LossSum{};
+  }
+
+  // Of what `parameters` and `tokens` are now.
+  absl::Status Forward() {
+    EXPECT_TRUE(decoder->SetParameters(parameters.data()).ok());
+    return decoder->Forward(tokens.data(), first_sample);
   }
 
   double TrainingLoss() {
@@ -181,8 +186,8 @@ class Model {
   }
 
   LossSum Evaluate(int64_t row_count) {
-    const auto loss =
-        decoder->Evaluate(tokens.data(), parameters.data(), row_count);
+    EXPECT_TRUE(decoder->SetParameters(parameters.data()).ok());
+    const auto loss = decoder->Evaluate(tokens.data(), row_count);
     EXPECT_TRUE(loss.ok()) << loss.status();
     return loss.ok() ? *loss : LossSum{};
   }
@@ -447,16 +452,11 @@ TEST(DecoderTest, EvaluateBetweenForwardAndBackwardChangesNothing) {
   Model model(SmallConfig(), 3, 37);
   RecordingSink expected(model.layout);
   const LossSum loss = model.Step(expected);
-  ASSERT_TRUE(
-      model.decoder->Forward(model.tokens.data(), model.parameters.data())
-          .ok());
-  const std::vector<float> other(model.layout.element_count, 0.5f);
+  ASSERT_TRUE(model.Forward().ok());
   const std::vector<int32_t> zeros(3 * 38);
-  ASSERT_TRUE(model.decoder->Evaluate(zeros.data(), other.data(), 3).ok());
+  ASSERT_TRUE(model.decoder->Evaluate(zeros.data(), 3).ok());
   std::vector<float> logits(61);
-  ASSERT_TRUE(
-      model.decoder->Logits(zeros.data(), other.data(), 36, logits.data())
-          .ok());
+  ASSERT_TRUE(model.decoder->Logits(zeros.data(), 36, logits.data()).ok());
 
   RecordingSink sink(model.layout);
   const auto after = model.decoder->Backward(sink);
@@ -498,10 +498,8 @@ TEST(DecoderTest, LogitsAreThoseBehindTheLoss) {
   double sum = 0;
   for (int64_t t = 0; t < 37; ++t) {
     std::vector<float> logits(61);
-    ASSERT_TRUE(model.decoder
-                    ->Logits(model.tokens.data(), model.parameters.data(), t,
-                             logits.data())
-                    .ok());
+    ASSERT_TRUE(
+        model.decoder->Logits(model.tokens.data(), t, logits.data()).ok());
     double total = 0;
     for (const float logit : logits) total += std::exp(double{logit});
     sum += std::log(total) - logits[model.tokens[t + 1]];
@@ -537,9 +535,7 @@ TEST(DecoderTest, TheSinksErrorIsPassedOn) {
   for (int t = 0; t < std::ssize(model.layout.tensors); ++t) {
     RecordingSink sink(model.layout);
     sink.fail_at_tensor = t;
-    ASSERT_TRUE(
-        model.decoder->Forward(model.tokens.data(), model.parameters.data())
-            .ok());
+    ASSERT_TRUE(model.Forward().ok());
 
     EXPECT_EQ(model.decoder->Backward(sink).status().code(),
               absl::StatusCode::kAborted);
@@ -573,8 +569,7 @@ TEST(DecoderTest, ANanIsNotHidden) {
 TEST(DecoderTest, WrongInputIsRefusedWithItsPlace) {
   Model model(SmallConfig(), 2, 5);
   model.tokens[6 + 4] = 61;
-  const absl::Status forward =
-      model.decoder->Forward(model.tokens.data(), model.parameters.data());
+  const absl::Status forward = model.Forward();
   EXPECT_EQ(forward.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(forward.message().find("token 61 at row 1, position 4"),
             absl::string_view::npos)
@@ -583,17 +578,27 @@ TEST(DecoderTest, WrongInputIsRefusedWithItsPlace) {
   RecordingSink sink(model.layout);
   EXPECT_EQ(model.decoder->Backward(sink).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(
-      model.decoder->Evaluate(model.tokens.data(), model.parameters.data(), 3)
-          .status()
-          .code(),
-      absl::StatusCode::kInvalidArgument);
-  std::vector<float> logits(61);
-  EXPECT_EQ(model.decoder
-                ->Logits(model.tokens.data(), model.parameters.data(), 5,
-                         logits.data())
-                .code(),
+  EXPECT_EQ(model.decoder->Evaluate(model.tokens.data(), 3).status().code(),
             absl::StatusCode::kInvalidArgument);
+  std::vector<float> logits(61);
+  EXPECT_EQ(model.decoder->Logits(model.tokens.data(), 5, logits.data()).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DecoderTest, WithoutParametersNothingRuns) {
+  Model model(SmallConfig(), 2, 5);
+
+  EXPECT_EQ(model.decoder->Forward(model.tokens.data()).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(model.decoder->Evaluate(model.tokens.data(), 2).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+
+  // New parameters make a Forward of old ones useless.
+  ASSERT_TRUE(model.Forward().ok());
+  ASSERT_TRUE(model.decoder->SetParameters(model.parameters.data()).ok());
+  RecordingSink sink(model.layout);
+  EXPECT_EQ(model.decoder->Backward(sink).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(DecoderTest, WrongShapesAreRefusedByName) {

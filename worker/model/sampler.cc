@@ -107,6 +107,7 @@ absl::Status SampleFromFolder(const std::string& folder,
   const int64_t window = std::min(config.position_max, wanted);
   ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                    Decoder::Create(config, model.layout(), 1, window, *stream));
+  RETURN_IF_ERROR(decoder->SetParameters(parameters->as<float>()));
 
   std::vector<int32_t> text = prompt;
   std::vector<int32_t> seen(window);
@@ -116,8 +117,7 @@ absl::Status SampleFromFolder(const std::string& folder,
     std::copy(text.end() - have, text.end(), seen.begin());
     // Tokens behind the last one are not looked at, but must be tokens.
     std::fill(seen.begin() + have, seen.end(), 0);
-    RETURN_IF_ERROR(decoder->Logits(seen.data(), parameters->as<float>(),
-                                    have - 1, logits.data()));
+    RETURN_IF_ERROR(decoder->Logits(seen.data(), have - 1, logits.data()));
     ASSIGN_OR_RETURN(const int32_t token, ChooseToken(logits, made, options));
     text.push_back(token);
     on_token(token);

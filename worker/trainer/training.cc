@@ -75,11 +75,15 @@ absl::Status Training::Allocate() {
       Decoder::Create(
           job_.model(), layout, spec.batch().micro_batch_size(),
           spec.data().sequence_length(), *stream_,
-          {.recompute = spec.parallel().recompute() == v1::ParallelSpec::BLOCK
+          {.products = spec.numerics().precision() == v1::NumericsSpec::BFLOAT16
+                           ? Products::kBfloat16
+                           : Products::kFloat32,
+           .recompute = spec.parallel().recompute() == v1::ParallelSpec::BLOCK
                             ? Recompute::kBlock
                             : Recompute::kNone,
            .dropout = spec.numerics().dropout(),
            .dropout_seed = spec.numerics().seed()}));
+  RETURN_IF_ERROR(decoder_->SetParameters(parameters_->as<float>()));
   const v1::OptimizerSpec& optimizer = spec.optimizer();
   ASSIGN_OR_RETURN(optimizer_,
                    Optimizer::Create(layout,
@@ -161,6 +165,9 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
     RETURN_IF_ERROR(optimizer_->Apply(outcome.result, outcome.learning_rate,
                                       reducer_->sums(),
                                       parameters_->as<float>()));
+    if (!outcome.result.skipped()) {
+      RETURN_IF_ERROR(decoder_->SetParameters(parameters_->as<float>()));
+    }
     for (size_t t = 0; t < unit_histories_.size(); ++t) {
       const TensorResult& tensor = outcome.result.tensors[t];
       if (outcome.result.skipped()) {
@@ -222,8 +229,7 @@ absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
     // By position in the job, not by which text stands there.
     const int64_t first_sample = batch.step * sizes.global_batch_size() +
                                  batch.index * sizes.micro_batch_size();
-    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, parameters_->as<float>(),
-                                      first_sample));
+    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, first_sample));
     // Where work is only enqueued, the time would show up later.
     RETURN_IF_ERROR(stream_->Synchronize());
   }
@@ -266,9 +272,8 @@ absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
                    job_.tokens().ReadHeldOutSample(batch * rows + row,
                                                    &tokens[row * row_tokens])));
     }
-    ASSIGN_OR_RETURN(
-        const LossSum loss,
-        decoder_->Evaluate(tokens.data(), parameters_->as<float>(), row_count));
+    ASSIGN_OR_RETURN(const LossSum loss,
+                     decoder_->Evaluate(tokens.data(), row_count));
     mine.Add(loss);
   }
   absl::StatusOr<ExactLoss> sum = SumOverRanks(*comm_, mine);

@@ -1,7 +1,9 @@
 #include "worker/trainer/training.h"
 
+#include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/sha256.h"
 #include "common/spec.h"
@@ -103,6 +105,12 @@ Outcome Train(const v1::JobSpec& spec,
   return outcomes[0];
 }
 
+bool HasBfloat16() {
+  auto device = kernels::CreateCpuDevice(1);
+  EXPECT_TRUE(device.ok());
+  return (*device)->has_bfloat16();
+}
+
 std::vector<MicroBatchRange> Evenly(int world) {
   std::vector<MicroBatchRange> ranges;
   for (int rank = 0; rank < world; ++rank) {
@@ -133,6 +141,60 @@ TEST(TrainingTest, TheBitsDependOnTheJobAlone) {
           << "bucket_bytes=" << bucket_bytes << " overlap=" << overlap;
     }
   }
+}
+
+// Both families, both precisions, with dropout; recompute too.
+TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
+  TestFolder folder;
+  std::set<std::string> hashes;
+  for (const bool llama : {false, true}) {
+    for (const auto precision :
+         {v1::NumericsSpec::FLOAT32, v1::NumericsSpec::BFLOAT16}) {
+      if (precision == v1::NumericsSpec::BFLOAT16 && !HasBfloat16()) continue;
+      v1::JobSpec spec = Spec(folder);
+      if (llama) {
+        v1::LlamaConfig& model = *spec.mutable_model()->mutable_llama();
+        model.set_vocab_size(256);
+        model.set_hidden_size(32);
+        model.set_intermediate_size(40);
+        model.set_num_hidden_layers(3);
+        model.set_num_attention_heads(4);
+        model.set_num_key_value_heads(2);
+      }
+      spec.mutable_numerics()->set_precision(precision);
+      spec.mutable_numerics()->set_dropout(0.1);
+      const Outcome base = Train(spec, Evenly(1));
+      EXPECT_LT(base.losses.back(), base.losses.front());
+      EXPECT_TRUE(hashes.insert(base.weights).second);
+
+      const std::string what =
+          absl::StrCat(llama ? "llama " : "gpt2 ", precision);
+      EXPECT_EQ(Train(spec, Evenly(3), 2), base) << what;
+      EXPECT_EQ(Train(spec, {{4, 2}, {0, 0}, {0, 4}}), base) << what;
+      spec.mutable_parallel()->set_recompute(v1::ParallelSpec::BLOCK);
+      EXPECT_EQ(Train(spec, Evenly(2), 3), base) << what;
+    }
+  }
+  EXPECT_GE(hashes.size(), 2u);
+}
+
+// Each rounding to bfloat16 is off by 2^-9 of its value at most, in no
+// direction more than in another, and a product's many errors cancel: what is
+// left of them moves the loss by far less than one of them, 2^-9 nats.
+TEST(TrainingTest, Bfloat16LearnsAsFloat32Does) {
+  if (!HasBfloat16()) GTEST_SKIP() << "no AVX-512";
+  TestFolder folder;
+  v1::JobSpec spec = Spec(folder);
+  spec.mutable_schedule()->set_max_steps(20);
+  const Outcome single = Train(spec, Evenly(1));
+  spec.mutable_numerics()->set_precision(v1::NumericsSpec::BFLOAT16);
+  const Outcome rounded = Train(spec, Evenly(1));
+
+  EXPECT_NE(rounded.weights, single.weights);
+  for (size_t i = 0; i < single.losses.size(); ++i) {
+    EXPECT_NEAR(rounded.losses[i], single.losses[i], 0x1p-9) << i;
+  }
+  EXPECT_NEAR(rounded.held_out, single.held_out, 0x1p-9);
 }
 
 TEST(TrainingTest, AnotherSeedOrMicroBatchIsAnotherJob) {
