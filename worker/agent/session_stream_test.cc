@@ -1,5 +1,6 @@
 #include "worker/agent/session_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -141,12 +142,22 @@ TEST(SessionStreamTest, OfWaitingStatusesTheLastIsSentAndNothingOvertakes) {
   server.Read();
   client.stream().Finish();
 
+  // How many had to wait is up to the transport's buffers.
   const auto received = server.WaitForAll();
-  ASSERT_EQ(received.size(), 4u);
-  EXPECT_TRUE(received[0].has_step_reports());
-  EXPECT_EQ(received[1].status().applied_sequence(), 50);
-  EXPECT_TRUE(received[2].has_step_reports());
-  EXPECT_EQ(received[3].status().applied_sequence(), 99);
+  EXPECT_LT(received.size(), 50u);
+  std::vector<int64_t> statuses;
+  std::vector<int64_t> before_reports;
+  for (const v1::WorkerMessage& message : received) {
+    if (message.has_step_reports()) {
+      before_reports.push_back(statuses.empty() ? 0 : statuses.back());
+    } else {
+      statuses.push_back(message.status().applied_sequence());
+    }
+  }
+  EXPECT_EQ(before_reports, (std::vector<int64_t>{0, 50}));
+  EXPECT_TRUE(std::is_sorted(statuses.begin(), statuses.end()));
+  ASSERT_FALSE(statuses.empty());
+  EXPECT_EQ(statuses.back(), 99);
   EXPECT_EQ(client.WaitForEnd(), absl::UnavailableError("it stops"));
 }
 
