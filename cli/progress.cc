@@ -38,6 +38,8 @@ bool IsNews(const v1::Job& before, const v1::Job& now) {
              now.progress().has_held_out_loss() ||
          before.progress().skipped_step_count() !=
              now.progress().skipped_step_count() ||
+         before.progress().loss_spike_count() !=
+             now.progress().loss_spike_count() ||
          before.progress().held_out_step_count() !=
              now.progress().held_out_step_count();
 }
@@ -50,6 +52,12 @@ std::string ProgressText(const v1::Job& job) {
   std::string text = absl::StrFormat("step %s, loss %.4f", Steps(p), p.loss());
   if (p.skipped_step_count() > 0) {
     absl::StrAppend(&text, ", ", p.skipped_step_count(), " skipped");
+  }
+  if (p.loss_spike_count() > 0) {
+    absl::StrAppend(&text, ", loss jumped at step ", p.last_loss_spike_step());
+    if (p.loss_spike_count() > 1) {
+      absl::StrAppend(&text, " (", p.loss_spike_count(), " times in all)");
+    }
   }
   if (p.has_held_out_loss()) {
     absl::StrAppendFormat(&text, ", held-out %.4f at step %d",

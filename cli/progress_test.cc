@@ -45,6 +45,14 @@ TEST(ProgressTest, TextSaysWhatIsKnown) {
   EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 3 "
                                "loss: 5 skipped_step_count: 2 }")),
             "step 3, loss 5.0000, 2 skipped");
+  EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 30 "
+                               "loss: 5 loss_spike_count: 1 "
+                               "last_loss_spike_step: 27 }")),
+            "step 30, loss 5.0000, loss jumped at step 27");
+  EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 30 "
+                               "loss: 5 loss_spike_count: 3 "
+                               "last_loss_spike_step: 27 }")),
+            "step 30, loss 5.0000, loss jumped at step 27 (3 times in all)");
   // The speed of what has ended is nobody's.
   v1::Job ended = JobOf(kRunning);
   ended.set_state(v1::Job::COMPLETED);

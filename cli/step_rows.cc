@@ -95,6 +95,8 @@ constexpr CsvColumn kCsvColumns[] = {
     {"skip_reason", Text<&Row::skip_reason>},
     {"wide_bucket_count", Number<&Row::wide_bucket_count>},
     {"device_memory_bytes", Number<&Row::device_memory_bytes>},
+    {"peak_resident_bytes", Number<&Row::peak_resident_bytes>},
+    {"loss_spike", Number<&Row::loss_spike>},
 };
 
 }  // namespace

@@ -45,6 +45,10 @@ bool ProgressTracker::Add(const v1::StepMetrics& row) {
   if (row.skipped()) {
     reported_.set_skipped_step_count(reported_.skipped_step_count() + 1);
   }
+  if (row.loss_spike()) {
+    reported_.set_loss_spike_count(reported_.loss_spike_count() + 1);
+    reported_.set_last_loss_spike_step(row.step());
+  }
   window_.push_back(
       {row.token_count(), DurationFromProto(row.step_duration())});
   window_token_count_ += window_.back().token_count;

@@ -133,6 +133,21 @@ TEST(ProgressTest, SkippedStepsAreCountedAndTheirLossIsNotShown) {
   EXPECT_EQ(progress.step_count(), 2);
 }
 
+TEST(ProgressTest, LossSpikesAreCountedOnceAStep) {
+  ProgressTracker tracker;
+  for (int step = 0; step < 4; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      v1::StepMetrics row = Row(1, step, rank, 5);
+      row.set_loss_spike(step == 1 || step == 2);
+      tracker.Add(row);
+    }
+  }
+
+  const v1::JobProgress progress = tracker.Progress(Running(1, 4, 10), 1000);
+  EXPECT_EQ(progress.loss_spike_count(), 2);
+  EXPECT_EQ(progress.last_loss_spike_step(), 2);
+}
+
 // With a mask fewer tokens count than a step has.
 TEST(ProgressTest, TheTimeLeftIsThatOfTheSteps) {
   ProgressTracker tracker;

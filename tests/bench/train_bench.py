@@ -24,8 +24,8 @@ LENGTH = 256
 OPENBLAS = "/usr/lib/x86_64-linux-gnu/openblas-openmp"
 
 
-def ours(folder, model, workers, batch, micro, steps, warmup, tag):
-    """Tokens a second, and the share of the step that waits for communication."""
+def ours(folder, model, workers, batch, micro, steps, warmup, tag, precision="FLOAT32"):
+    """Tokens a second, the share of the step that waits for communication, a trainer's peak resident MB."""
     width, layers, heads, vocabulary = MODELS[model]
     data = os.path.join(folder, f"{model}.u32")
     if not os.path.exists(data):
@@ -38,6 +38,7 @@ def ours(folder, model, workers, batch, micro, steps, warmup, tag):
         "data": {"files": [data], "format": "TOKENS_U32", "sequence_length": LENGTH},
         "batch": {"global_batch_size": batch * workers, "micro_batch_size": micro},
         "schedule": {"max_steps": steps + warmup, "peak_learning_rate": 3e-4},
+        "numerics": {"precision": precision},
         "output_directory": os.path.join(folder, f"out-{tag}"),
     }
     path = os.path.join(folder, f"job-{tag}.json")
@@ -50,7 +51,8 @@ def ours(folder, model, workers, batch, micro, steps, warmup, tag):
         rows = [r for r in csv.DictReader(f) if int(r["step"]) >= warmup]
     step = statistics.median(float(r["step_ms"]) for r in rows)
     exposed = statistics.median(float(r["exposed_communication_ms"]) for r in rows)
-    return dict(tokens_per_s=batch * workers * LENGTH / step * 1e3, exposed=exposed / step)
+    peak = max(int(r["peak_resident_bytes"]) for r in rows) / 2**20
+    return dict(tokens_per_s=batch * workers * LENGTH / step * 1e3, exposed=exposed / step, peak_mb=peak)
 
 
 def pytorch(model, mode, workers, batch, steps, warmup):
@@ -63,7 +65,7 @@ def pytorch(model, mode, workers, batch, steps, warmup):
                           "--warmup", str(warmup), "--threads", "1"], check=True, env=env, text=True,
                          stdout=subprocess.PIPE).stdout
     # A line a rank, which may run into each other; all say the same.
-    return json.loads(re.search(r"\{.*?\}", out).group(0))["tokens_per_s"]
+    return json.loads(re.search(r"\{.*?\}", out).group(0))
 
 
 def main():
@@ -75,6 +77,7 @@ def main():
     p.add_argument("--warmup", type=int, default=3)
     p.add_argument("--batch", type=int, default=8, help="sequences a worker and step")
     p.add_argument("--micro", type=int, default=4, help="our micro-batch")
+    p.add_argument("--precision", choices=["FLOAT32", "BFLOAT16"], default="FLOAT32", help="ours; PyTorch's is float32")
     a = p.parse_args()
     if subprocess.run(["/usr/bin/python3", "-c", "import torch"], stderr=subprocess.DEVNULL).returncode != 0:
         sys.exit("error: the comparison needs Debian's python3-torch and libopenblas0-openmp")
@@ -86,15 +89,21 @@ def main():
     mine, theirs = [], []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
         for i in range(a.rounds):
-            mine.append(ours(folder, a.model, a.workers, a.batch, a.micro, a.steps, a.warmup, f"{a.model}-{i}"))
+            mine.append(ours(folder, a.model, a.workers, a.batch, a.micro, a.steps, a.warmup, f"{a.model}-{i}",
+                             a.precision))
             theirs.append(pytorch(a.model, mode, a.workers, a.batch, a.steps, a.warmup))
             print(f"round {i + 1}: lockstep {mine[-1]['tokens_per_s']:.0f} tokens/s "
                   f"({100 * mine[-1]['exposed']:.1f} % exposed communication), "
-                  f"pytorch {mode} {theirs[-1]:.0f}, ratio {mine[-1]['tokens_per_s'] / theirs[-1]:.2f}", flush=True)
+                  f"pytorch {mode} {theirs[-1]['tokens_per_s']:.0f}, "
+                  f"ratio {mine[-1]['tokens_per_s'] / theirs[-1]['tokens_per_s']:.2f}", flush=True)
     lockstep = statistics.median(m["tokens_per_s"] for m in mine)
-    peer = statistics.median(theirs)
-    print(json.dumps(dict(model=a.model, workers=a.workers, batch_a_worker=a.batch, lockstep_tokens_per_s=round(lockstep),
+    peer = statistics.median(t["tokens_per_s"] for t in theirs)
+    peak = max(m["peak_mb"] for m in mine)
+    peer_peak = max(t["peak_rss_mb"] for t in theirs)
+    print(json.dumps(dict(model=a.model, precision=a.precision, workers=a.workers, batch_a_worker=a.batch,
+                          lockstep_tokens_per_s=round(lockstep),
                           pytorch_mode=mode, pytorch_tokens_per_s=round(peer), ratio=round(lockstep / peer, 3),
+                          peak_mb=round(peak), pytorch_peak_mb=round(peer_peak), peak_ratio=round(peak / peer_peak, 3),
                           exposed_communication=round(statistics.median(m["exposed"] for m in mine), 4))))
 
 

@@ -1,8 +1,11 @@
 #include "worker/trainer/generation.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,6 +21,13 @@ namespace {
 
 absl::Status Released() {
   return absl::CancelledError("the generation was released");
+}
+
+// Of this process, so far.
+int64_t PeakResidentBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
 }
 
 double Ms(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
@@ -218,8 +228,9 @@ absl::Status Generation::Train(int64_t first_step) {
 
 absl::Status Generation::Finish() {
   if (prepare_.rank == 0) {
-    ASSIGN_OR_RETURN(const float* weights, training_->Weights());
-    RETURN_IF_ERROR(writer_->Write(weights, environment_.on_progress));
+    ASSIGN_OR_RETURN(const std::vector<float> weights,
+                     training_->TakeWeights());
+    RETURN_IF_ERROR(writer_->Write(weights.data(), environment_.on_progress));
   }
   Tell(Phase::kOutputReady);
   {
@@ -271,6 +282,12 @@ void Generation::Report(const StepOutcome& step,
       std::count_if(step.trace.buckets.begin(), step.trace.buckets.end(),
                     [](const BucketTrace& b) { return b.wide; })));
   m.set_device_memory_bytes(environment_.device->allocated_bytes());
+  m.set_peak_resident_bytes(PeakResidentBytes());
+  m.set_loss_spike(step.loss_spike);
+  if (step.loss_spike && held_.rank == 0) {
+    LOG(WARNING) << "the loss jumped" << Field("job", held_.key.job)
+                 << Field("step", step.step) << Field("loss", m.loss());
+  }
   if (evaluation.has_value()) {
     m.set_held_out_loss(evaluation->loss.mean());
     m.set_held_out_token_count(evaluation->loss.token_count);

@@ -63,13 +63,17 @@ absl::Status Training::Allocate() {
   ASSIGN_OR_RETURN(stream_, device_.CreateStream());
   const int64_t bytes = layout.element_count * int64_t{sizeof(float)};
   ASSIGN_OR_RETURN(parameters_, device_.Allocate(bytes));
-  host_weights_.resize(layout.element_count);
-  RETURN_IF_ERROR(job_.LoadWeights(host_weights_.data()));
-  Sha256 digest;
-  digest.Update(host_weights_.data(), bytes);
-  weights_digest_ = digest.HexDigest();
-  RETURN_IF_ERROR(
-      stream_->CopyToDevice(parameters_->data(), host_weights_.data(), bytes));
+  {
+    // Gone before the rest is allocated.
+    std::vector<float> flat(layout.element_count);
+    RETURN_IF_ERROR(job_.LoadWeights(flat.data()));
+    Sha256 digest;
+    digest.Update(flat.data(), bytes);
+    weights_digest_ = digest.HexDigest();
+    RETURN_IF_ERROR(
+        stream_->CopyToDevice(parameters_->data(), flat.data(), bytes));
+    RETURN_IF_ERROR(stream_->Synchronize());
+  }
   ASSIGN_OR_RETURN(
       decoder_,
       Decoder::Create(
@@ -182,6 +186,9 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
   outcome.duration = clock_.Now() - start;
   ++next_step_;
   outcome.skip_reason = SkipReason(outcome.result);
+  if (!outcome.result.skipped()) {
+    outcome.loss_spike = loss_watch_.IsSpike(outcome.result.loss.mean());
+  }
   if (outcome.result.nothing_counts) return outcome;
   skipped_in_a_row_ = outcome.result.skipped() ? skipped_in_a_row_ + 1 : 0;
   const v1::NumericsSpec& numerics = job_.spec().numerics();
@@ -285,12 +292,17 @@ absl::Status Training::Barrier() {
   return Blame(comm_->Run([](Communicator& c) { return c.Barrier(); }));
 }
 
-absl::StatusOr<const float*> Training::Weights() {
+absl::StatusOr<std::vector<float>> Training::TakeWeights() {
+  RETURN_IF_ERROR(stream_->Synchronize());
+  reducer_.reset();
+  decoder_.reset();
+  optimizer_.reset();
+  std::vector<float> flat(job_.layout().element_count);
   RETURN_IF_ERROR(stream_->CopyToHost(
-      host_weights_.data(), parameters_->data(),
+      flat.data(), parameters_->data(),
       job_.layout().element_count * int64_t{sizeof(float)}));
   RETURN_IF_ERROR(stream_->Synchronize());
-  return host_weights_.data();
+  return flat;
 }
 
 absl::Status Training::Blame(absl::Status status) {

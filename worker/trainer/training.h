@@ -23,6 +23,7 @@
 #include "worker/parallel/gradient_reducer.h"
 #include "worker/parallel/optimizer.h"
 #include "worker/trainer/job.h"
+#include "worker/trainer/loss_watch.h"
 
 namespace lockstep {
 
@@ -31,6 +32,7 @@ struct StepOutcome {
   int64_t step = 0;
   StepResult result;        // The same on all ranks.
   std::string skip_reason;  // For people; empty when it was not skipped.
+  bool loss_spike = false;  // See LossWatch.
   double learning_rate = 0;
   int64_t micro_batch_count = 0;  // That this rank ran.
   absl::Duration duration;
@@ -85,8 +87,10 @@ class Training {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
-  // The weights: (layout.element_count) host memory, valid until the next step.
-  absl::StatusOr<const float*> Weights();
+  // The weights: (layout.element_count) host memory.  No step or evaluation may
+  // follow: what those need is given back first, so that no more memory is held
+  // than in a step.
+  absl::StatusOr<std::vector<float>> TakeWeights();
 
   // The rank whose connection failed first, if one did.
   std::optional<int> failed_peer() const {
@@ -121,6 +125,7 @@ class Training {
   const std::function<void()> on_progress_;
   int64_t next_step_ = 0;
   int skipped_in_a_row_ = 0;
+  LossWatch loss_watch_;
 
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<kernels::Buffer> parameters_;
@@ -138,8 +143,6 @@ class Training {
   std::unique_ptr<MicroBatchReader> reader_;
   // After `comm_`, which it waits for at its end.
   std::unique_ptr<GradientReducer> reducer_;
-
-  std::vector<float> host_weights_;
 };
 
 }  // namespace lockstep

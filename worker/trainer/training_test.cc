@@ -92,12 +92,15 @@ Outcome Train(const v1::JobSpec& spec,
       auto evaluation = (*training)->Evaluate();
       ASSERT_TRUE(evaluation.ok()) << evaluation.status();
       outcome.held_out = evaluation->loss.mean();
-      auto weights = (*training)->Weights();
-      ASSERT_TRUE(weights.ok());
-      Sha256 digest;
-      digest.Update(*weights, job.layout().element_count * 4);
-      outcome.weights = digest.HexDigest();
       ASSERT_TRUE((*training)->Barrier().ok());
+      const int64_t held = (*device)->allocated_bytes();
+      auto weights = (*training)->TakeWeights();
+      ASSERT_TRUE(weights.ok());
+      EXPECT_LT((*device)->allocated_bytes(),
+                held - 4 * job.layout().element_count);
+      Sha256 digest;
+      digest.Update(weights->data(), weights->size() * 4);
+      outcome.weights = digest.HexDigest();
     });
   }
   for (std::thread& thread : ranks) thread.join();
