@@ -65,7 +65,8 @@ def main():
                 end = datetime.datetime.fromisoformat(step["end_time"].split(".")[0].rstrip("Z") + "+00:00").timestamp()
                 end += float("0." + (step["end_time"].rstrip("Z").split(".") + ["0"])[1])
                 seconds.append(end - float(step["step_duration"].rstrip("s")) - before)
-            print(json.dumps(dict(model=a.model, workers=a.workers, submit_to_first_step_s=[round(s, 3) for s in seconds],
+            print(json.dumps(dict(model=a.model, workers=a.workers,
+                                  submit_to_first_step_s=[round(s, 3) for s in seconds],
                                   median_s=round(statistics.median(seconds), 3))))
 
     result = harness.unittest.TextTestRunner(verbosity=0).run(Bench())

@@ -1,5 +1,6 @@
 #include "worker/trainer/training.h"
 
+#include <cmath>
 #include <set>
 #include <thread>
 
@@ -60,6 +61,7 @@ struct Outcome {
   std::string weights;  // SHA-256.
   std::vector<double> losses;
   std::vector<double> norms;
+  std::vector<int64_t> skipped;  // Steps, which have no loss or norm here.
   double held_out = 0;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
@@ -86,12 +88,18 @@ Outcome Train(const v1::JobSpec& spec,
       for (int64_t step = 0; step < job.max_steps(); ++step) {
         auto result = (*training)->Step();
         ASSERT_TRUE(result.ok()) << result.status();
+        if (result->result.skipped()) {
+          outcome.skipped.push_back(step);
+          continue;
+        }
         outcome.losses.push_back(result->result.loss.mean());
         outcome.norms.push_back(result->result.gradient_norm);
       }
       auto evaluation = (*training)->Evaluate();
       ASSERT_TRUE(evaluation.ok()) << evaluation.status();
-      outcome.held_out = evaluation->loss.mean();
+      // Not a NaN, which would equal nothing.
+      const double held_out = evaluation->loss.mean();
+      outcome.held_out = std::isnan(held_out) ? -1 : held_out;
       ASSERT_TRUE((*training)->Barrier().ok());
       const int64_t held = (*device)->allocated_bytes();
       auto weights = (*training)->TakeWeights();
@@ -198,6 +206,25 @@ TEST(TrainingTest, Bfloat16LearnsAsFloat32Does) {
     EXPECT_NEAR(rounded.losses[i], single.losses[i], 0x1p-9) << i;
   }
   EXPECT_NEAR(rounded.held_out, single.held_out, 0x1p-9);
+}
+
+TEST(TrainingTest, TheBitsWithSkippedStepsDependOnTheJobAlone) {
+  TestFolder folder;
+  v1::JobSpec spec = Spec(folder);
+  spec.mutable_schedule()->set_max_steps(12);
+  spec.mutable_schedule()->set_warmup_steps(0);
+  spec.mutable_schedule()->set_peak_learning_rate(10);
+  spec.mutable_optimizer()->set_clip_norm(0);
+  spec.mutable_optimizer()->set_beta1(0.99);
+  spec.mutable_optimizer()->set_weight_decay(10);
+  spec.mutable_numerics()->set_skipped_steps_max(1000);
+  spec.mutable_data()->set_held_out_fraction(0);
+  const Outcome base = Train(spec, Evenly(1));
+  EXPECT_FALSE(base.skipped.empty());
+  EXPECT_LT(base.skipped.size(), 12u);
+
+  EXPECT_EQ(Train(spec, Evenly(3)), base);
+  EXPECT_EQ(Train(spec, {{4, 2}, {0, 0}, {0, 4}}, 2), base);
 }
 
 TEST(TrainingTest, AnotherSeedOrMicroBatchIsAnotherJob) {
