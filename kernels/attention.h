@@ -6,7 +6,8 @@
 //
 // All pointers are device memory of any float alignment; arrays do not overlap.
 // The bits of a row and head depend on its queries, keys and values alone, not
-// on the number of threads.
+// on the number of threads.  A NaN or an infinity reaches the positions that
+// see it and no others.
 #ifndef KERNELS_ATTENTION_H_
 #define KERNELS_ATTENTION_H_
 

@@ -28,8 +28,10 @@ Result RunBoth(Stream& stream, const AttentionShape& s,
   Unaligned<float> gradient(
       std::vector<float>(qkv.size(), std::numeric_limits<float>::quiet_NaN()),
       offset);
-  std::vector<float> workspace(AttentionWorkspace(stream.device(), s),
-                               std::numeric_limits<float>::quiet_NaN());
+  Unaligned<float> workspace(
+      std::vector<float>(AttentionWorkspace(stream.device(), s),
+                         std::numeric_limits<float>::quiet_NaN()),
+      offset);
   EXPECT_TRUE(AttentionForward(stream, s, in.data(), out.data(),
                                log_sum_exp.data(), workspace.data(), dropout)
                   .ok());
@@ -50,10 +52,12 @@ std::vector<float> OutGradient(const AttentionShape& s) {
 
 TEST_P(AttentionTest, FollowsTheFormula) {
   const AttentionShape shapes[] = {
-      {0, 5, 2, 2, 16},  {1, 1, 1, 1, 16},  {2, 37, 3, 3, 16},
-      {1, 37, 2, 2, 64}, {3, 64, 2, 2, 80}, {1, 65, 1, 1, 128},
-      {2, 1, 2, 2, 80},  {1, 130, 2, 2, 5}, {1, 1000, 1, 1, 64},
-      {2, 70, 4, 2, 16}, {1, 70, 6, 2, 64}, {2, 37, 5, 1, 80}};
+      {0, 5, 2, 2, 16},  {1, 1, 1, 1, 16},    {2, 37, 3, 3, 16},
+      {1, 37, 2, 2, 64}, {3, 64, 2, 2, 80},   {1, 65, 1, 1, 128},
+      {2, 1, 2, 2, 80},  {1, 130, 2, 2, 5},   {1, 1000, 1, 1, 64},
+      {2, 70, 4, 2, 16}, {1, 70, 6, 2, 64},   {2, 37, 5, 1, 80},
+      {2, 7, 2, 1, 80},  {1, 17, 3, 1, 64},   {1, 66, 1, 1, 67},
+      {1, 64, 1, 1, 16}, {1, 257, 4, 2, 128}, {1, 600, 2, 1, 16}};
   for (const AttentionShape& s : shapes) {
     const std::vector<float> qkv = Qkv(s);
     const std::vector<float> g = OutGradient(s);
@@ -67,7 +71,9 @@ TEST_P(AttentionTest, FollowsTheFormula) {
 
       // Scores of about 1 from head_width products, within 1e-6; outputs are
       // means of normal values.  Gradients of the first keys are sums of up to
-      // 1,000 terms, each within some 1e-6 of its size of up to about 10.
+      // 1,000 terms, one after the other: of a size of up to about 10, each
+      // rounds by up to 2^-21, at random, so that sqrt(1000) of them stay
+      // within 2e-5.
       ASSERT_TRUE(AllNear(r.log_sum_exp, forward.log_sum_exp, 3e-6, 1e-6));
       ASSERT_TRUE(AllNear(r.out, forward.out, 1e-5, 1e-6));
       ASSERT_TRUE(AllNear(r.gradient, gradient, 5e-5, 1e-5))
@@ -147,17 +153,43 @@ TEST_P(AttentionTest, LaterPositionsHaveNoSay) {
 }
 
 TEST_P(AttentionTest, ARowDoesNotDependOnItsNeighbours) {
-  const AttentionShape s{3, 37, 2, 2, 16};
+  for (const AttentionShape& s :
+       {AttentionShape{3, 37, 2, 2, 16}, {3, 130, 4, 2, 80}}) {
+    const std::vector<float> qkv = Qkv(s);
+    const std::vector<float> g = OutGradient(s);
+    const Result whole = RunBoth(StreamOf(3), s, qkv, g);
+    AttentionShape one = s;
+    one.row_count = 1;
+    for (int64_t row = 0; row < 3; ++row) {
+      const auto part = [&](const std::vector<float>& v) {
+        const int64_t n = std::ssize(v) / 3;
+        return std::vector<float>(v.begin() + row * n,
+                                  v.begin() + (row + 1) * n);
+      };
+      const Result alone = RunBoth(StreamOf(1), one, part(qkv), part(g), row);
+      ASSERT_TRUE(BitEqual(alone.out, part(whole.out)));
+      ASSERT_TRUE(BitEqual(alone.log_sum_exp, part(whole.log_sum_exp)));
+      ASSERT_TRUE(BitEqual(alone.gradient, part(whole.gradient)));
+    }
+  }
+}
+
+// Nor on how far apart its positions lie.
+TEST_P(AttentionTest, AHeadDoesNotDependOnItsNeighbours) {
+  const AttentionShape s{1, 130, 3, 3, 20}, one{1, 130, 1, 1, 20};
   const std::vector<float> qkv = Qkv(s);
   const std::vector<float> g = OutGradient(s);
   const Result whole = RunBoth(StreamOf(2), s, qkv, g);
-  const AttentionShape one{1, 37, 2, 2, 16};
-  for (int64_t row = 0; row < 3; ++row) {
+  for (int64_t head = 0; head < 3; ++head) {
+    // Of rows of 3 heads, or three times as many.
     const auto part = [&](const std::vector<float>& v) {
-      const int64_t n = std::ssize(v) / 3;
-      return std::vector<float>(v.begin() + row * n, v.begin() + (row + 1) * n);
+      std::vector<float> columns;
+      for (int64_t at = head * 20; at < std::ssize(v); at += 60) {
+        columns.insert(columns.end(), v.begin() + at, v.begin() + at + 20);
+      }
+      return columns;
     };
-    const Result alone = RunBoth(StreamOf(1), one, part(qkv), part(g), row);
+    const Result alone = RunBoth(StreamOf(1), one, part(qkv), part(g));
     ASSERT_TRUE(BitEqual(alone.out, part(whole.out)));
     ASSERT_TRUE(BitEqual(alone.gradient, part(whole.gradient)));
   }
@@ -175,16 +207,50 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   for (const float v : r.gradient) EXPECT_TRUE(std::isfinite(v));
 }
 
-TEST_P(AttentionTest, ANanReachesEverythingThatSeesIt) {
-  const AttentionShape s{1, 70, 1, 1, 16};
-  for (const int which : {0, 1, 2}) {
-    std::vector<float> qkv = Qkv(s);
-    qkv[30 * s.qkv_width() + which * s.width() + 3] =
-        std::numeric_limits<float>::quiet_NaN();
-    const Result r = RunBoth(StreamOf(1), s, qkv, OutGradient(s));
-    // A query is seen by its own position, keys and values by all later ones.
-    for (int64_t t = 30; t < (which == 0 ? 31 : 70); ++t) {
-      ASSERT_TRUE(std::isnan(r.out[t * s.width() + 3])) << which << " " << t;
+// Where `actual` is not finite, and `expected` is not.
+testing::AssertionResult SameFinite(const std::vector<float>& actual,
+                                    const std::vector<double>& expected) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (std::isfinite(actual[i]) != std::isfinite(expected[i])) {
+      return testing::AssertionFailure()
+             << "at " << i << ": " << actual[i] << ", expected " << expected[i];
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+// What is masked is left out, and not multiplied by zero.
+TEST_P(AttentionTest, ANanReachesWhatSeesItAndNothingElse) {
+  const AttentionShape s{1, 70, 2, 1, 16};
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  const auto infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {nan, infinity, -infinity}) {
+    // 3: the output's gradient.
+    for (const int which : {0, 1, 2, 3}) {
+      for (const int64_t position : {0, 1, 15, 16, 30, 63, 64, 65, 69}) {
+        std::vector<float> qkv = Qkv(s);
+        std::vector<float> g = OutGradient(s);
+        const int64_t begins[] = {0, s.width(), s.width() + s.head_width};
+        if (which < 3) {
+          qkv[position * s.qkv_width() + begins[which] + 3] = value;
+        } else {
+          g[position * s.width() + 3] = value;
+        }
+
+        const Result r = RunBoth(StreamOf(1), s, qkv, g);
+
+        const AttentionReference forward =
+            AttentionForwardReference(s, ToDouble(qkv));
+        const auto what = [&] {
+          return testing::Message()
+                 << value << " in " << which << " at " << position;
+        };
+        ASSERT_TRUE(SameFinite(r.out, forward.out)) << what();
+        ASSERT_TRUE(SameFinite(r.log_sum_exp, forward.log_sum_exp)) << what();
+        ASSERT_TRUE(SameFinite(r.gradient, AttentionBackwardReference(
+                                               s, ToDouble(qkv), ToDouble(g))))
+            << what();
+      }
     }
   }
 }

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "common/status.h"
-#include "kernels/cpu/first_error.h"
-#include "kernels/cpu/sgemm.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,64 +14,307 @@
 #include "kernels/cpu/log-inl.h"
 #include "kernels/cpu/philox-inl.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/tile-inl.h"
+
+// Once, for all instruction sets.
+#ifndef KERNELS_CPU_ATTENTION_CC_
+#define KERNELS_CPU_ATTENTION_CC_
+namespace lockstep::kernels::cpu {
+namespace {
+
+// Scores are held with a row per key and a column for each of the block's
+// queries, so that
+//
+// - the softmax of a vector of queries runs over rows, lane by lane, without
+//   sums over lanes or masked ends,
+// - no product but that of the scores needs an operand transposed, and there it
+//   is that of the block's queries alone, once for all keys.
+//
+// Scores of keys after their query are not computed, but for those that share a
+// tile with others, and not read: a mask of zeros would turn a NaN behind it
+// into one before it.
+constexpr int64_t kQueryBlock = 64;
+
+// Keys that a block of queries meets at a time in backward, so that the scores
+// and their gradients stay in the second-level cache; a multiple of
+// kQueryBlock, so that the diagonal is met in one piece.
+constexpr int64_t kKeyBlock = 256;
+
+// Keys whose values are read again for each tile of a block's queries before
+// those of the next keys are; likewise.
+constexpr int64_t kDepth = 128;
+
+// Between rows of the compact copies of a head: whole vectors, zeros behind.
+inline int64_t PaddedWidth(const AttentionShape& s) {
+  return (s.head_width + 15) / 16 * 16;
+}
+
+// One head of one sequence, as matrices of (sequence_length, head_width).
+struct Head {
+  const float* query;
+  const float* key;
+  const float* value;
+  int64_t stride;
+};
+
+// What the probabilities of one head of one sequence are multiplied by.
+struct HeadDropout {
+  const DropoutMask* mask = nullptr;  // None.
+  int64_t sample = 0;
+  int64_t head = 0;
+};
+
+// A thread's workspace, carved into whole cache lines.
+class Scratch {
+ public:
+  // workspace: null to count only.
+  Scratch(const AttentionShape& s, float* workspace) : workspace_(workspace) {
+    const int64_t tile = kQueryBlock * PaddedWidth(s);
+    key = Take(s.sequence_length * PaddedWidth(s));
+    value = Take(s.sequence_length * PaddedWidth(s));
+    query = Take(tile);
+    query_columns = Take(tile);
+    const int64_t common = count_;
+    all_scores = Take(kQueryBlock * s.sequence_length);
+    const int64_t forward = count_;
+    count_ = common;
+    const int64_t keys = std::min(kKeyBlock, s.sequence_length);
+    scores = Take(kQueryBlock * keys);
+    score_gradients = Take(kQueryBlock * keys);
+    out_gradient = Take(tile);
+    out_gradient_columns = Take(tile);
+    count_ = std::max(count_, forward);
+  }
+
+  int64_t count() const { return count_; }
+
+  // Copies of the head's, (sequence_length, PaddedWidth): the rows of some
+  // strides would all want the same cache lines.
+  float* key;
+  float* value;
+  // Of a block of queries, scaled: (kQueryBlock, PaddedWidth), and transposed.
+  // Rows past the last query are left as they were: their columns of scores are
+  // computed, and not read.
+  float* query;
+  float* query_columns;
+  // In forward: (sequence_length, kQueryBlock).
+  float* all_scores;
+  // In backward: (up to kKeyBlock, kQueryBlock), and as `query` above.
+  float* scores;
+  float* score_gradients;
+  float* out_gradient;
+  float* out_gradient_columns;
+
+ private:
+  float* Take(int64_t count) {
+    float* const part = workspace_ == nullptr ? nullptr : workspace_ + count_;
+    count_ += count;
+    return part;
+  }
+
+  float* const workspace_;
+  int64_t count_ = 0;
+};
+
+}  // namespace
+}  // namespace lockstep::kernels::cpu
+#endif  // KERNELS_CPU_ATTENTION_CC_
 
 #if LS_SIMD_TARGET
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// scores[0, count) become exp(score - max), scores[count, width) zero.  Returns
-// the sum of the exponentials and sets the log-sum-exp.
+// A block of queries, and those of its keys that are looked at together.
+struct Block {
+  int64_t begin;  // Queries.
+  int64_t end;
+  int64_t key_begin;  // A multiple of kQueryBlock.
+  int64_t key_end;    // At most `end`.
+
+  int64_t vectors() const { return (end - begin + kLanes - 1) / kLanes; }
+};
+
+// Rows of a tile that begins at `row`, of rows before `end`; a tile does not
+// reach over `border`.
+HWY_INLINE int64_t TileRows(int64_t row, int64_t border, int64_t end) {
+  return std::min<int64_t>(kTileRows,
+                           (row < border ? std::min(border, end) : end) - row);
+}
+
+// scores (keys, queries) = rows columns: of rows (keys, width) and columns
+// (width, kQueryBlock).
+void KeysTimesQueries(const Block& b, int64_t width, const float* rows,
+                      int64_t row_stride, const float* columns, float* scores,
+                      RowPrefetcher& ahead) {
+  for (int64_t k = b.key_begin; k < b.key_end;) {
+    const int64_t count = std::min<int64_t>(kTileRows, b.key_end - k);
+    const int64_t first = std::max<int64_t>(0, k - b.begin) / kLanes * kLanes;
+    Multiply<Triangle::kNone>(
+        count, width, b.vectors() * kLanes - first,
+        {.a = rows + (k - b.key_begin) * row_stride,
+         .a_row = row_stride,
+         .a_step = 1,
+         .b = columns + first,
+         .b_step = kQueryBlock,
+         .c = scores + (k - b.key_begin) * kQueryBlock + first,
+         .c_row = kQueryBlock});
+    k += count;
+    ahead.Advance(count);
+  }
+}
+
+// out (queries, width) = or += scores^T rows: of the keys that each query sees.
+void SumOverKeys(const Block& b, int64_t width, const float* scores,
+                 const float* rows, int64_t row_stride, bool add, float* out,
+                 int64_t out_stride) {
+  for (int64_t begin = b.key_begin; begin < b.key_end; begin += kDepth) {
+    const int64_t end = std::min(begin + kDepth, b.key_end);
+    for (int64_t q = b.begin; q < b.end;) {
+      const int64_t count = std::min<int64_t>(kTileRows, b.end - q);
+      const Product p = {
+          .a = scores + (begin - b.key_begin) * kQueryBlock + q - b.begin,
+          .a_row = 1,
+          .a_step = kQueryBlock,
+          .b = rows + (begin - b.key_begin) * row_stride,
+          .b_step = row_stride,
+          .c = out + (q - b.begin) * out_stride,
+          .c_row = out_stride,
+          .add = add || begin > b.key_begin};
+      if (end > b.begin) {
+        Multiply<Triangle::kTail>(count, q + 1 - begin, width, p);
+      } else {
+        Multiply<Triangle::kNone>(count, end - begin, width, p);
+      }
+      q += count;
+    }
+  }
+}
+
+// out (keys, width) = or += scores rows: of the queries that see each key.
+void SumOverQueries(const Block& b, int64_t width, const float* scores,
+                    const float* rows, int64_t row_stride, bool add, float* out,
+                    int64_t out_stride) {
+  for (int64_t k = b.key_begin; k < b.key_end;) {
+    const int64_t count = TileRows(k, b.begin, b.key_end);
+    const int64_t first = std::max<int64_t>(0, k - b.begin);
+    const Product p = {.a = scores + (k - b.key_begin) * kQueryBlock + first,
+                       .a_row = kQueryBlock,
+                       .a_step = 1,
+                       .b = rows + first * row_stride,
+                       .b_step = row_stride,
+                       .c = out + (k - b.key_begin) * out_stride,
+                       .c_row = out_stride,
+                       .add = add};
+    if (k < b.begin) {
+      Multiply<Triangle::kNone>(count, b.end - b.begin, width, p);
+    } else {
+      Multiply<Triangle::kHead>(count, b.end - (k + count - 1), width, p);
+    }
+    k += count;
+  }
+}
+
+// Of a vector of queries from `query`: the factors of their probabilities.
+class VectorDropout {
+ public:
+  VectorDropout(const AttentionShape& s, const HeadDropout& dropout,
+                int64_t query)
+      : dropout_(dropout), rule_(*dropout.mask) {
+    const WordTag d;
+    const auto stride = static_cast<uint32_t>((s.sequence_length + 3) / 4);
+    const auto row =
+        static_cast<uint32_t>(dropout.head * s.sequence_length + query);
+    block_ = hn::Mul(hn::Iota(d, row), hn::Set(d, stride));
+  }
+
+  // Of the keys from `key`, a multiple of 4.
+  HWY_INLINE void Factors(int64_t key, FloatVector factors[4]) const {
+    const WordTag d;
+    WordVector words[4];
+    PhiloxWords(*dropout_.mask, dropout_.sample,
+                hn::Add(block_, hn::Set(d, static_cast<uint32_t>(key / 4))),
+                words);
+    for (int i = 0; i < 4; ++i) factors[i] = rule_.FactorOf(words[i]);
+  }
+
+ private:
+  const HeadDropout dropout_;
+  const DropoutRule rule_;
+  WordVector block_;  // Of key 0.
+};
+
+// x factor, and 0 where the factor is 0.
+HWY_INLINE FloatVector Drop(FloatVector x, FloatVector factor) {
+  return hn::IfThenElseZero(hn::Gt(factor, hn::Zero(FloatTag())),
+                            hn::Mul(x, factor));
+}
+
+// ln sum + max.
+HWY_INLINE hn::Vec<hn::Half<FloatTag>> LogSumExp(
+    hn::Vec<hn::Half<FloatTag>> sum, hn::Vec<hn::Half<FloatTag>> max) {
+  const hn::ScalableTag<double> d;
+  return hn::DemoteTo(
+      hn::Half<FloatTag>(),
+      hn::Add(LogOf(d, hn::PromoteTo(d, sum)), hn::PromoteTo(d, max)));
+}
+
+// The scores of kLanes queries become exp(score - max), times the dropout's
+// factor.  sums: of the exponentials.
 //
 // A NaN may get lost in the maximum; it comes back in the sum.
-float SoftmaxRow(float* HWY_RESTRICT scores, int64_t count, int64_t width,
-                 float* log_sum_exp) {
+void Softmax(const AttentionShape& s, const HeadDropout& dropout, int64_t query,
+             int64_t end, float* HWY_RESTRICT scores, float* log_sum_exp,
+             float* sums) {
   const FloatTag d;
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto zero = hn::Zero(d);
-  const auto lowest = hn::Set(d, hwy::LowestValue<float>());
+  // All of the queries see the keys before.
+  const int64_t seen = std::min(query + 1, end);
   auto max = lowest;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    max = hn::Max(
-        max, FirstLanes(LoadPart(scores + i, count - i), count - i, lowest));
+  for (int64_t k = 0; k < seen; ++k) {
+    max = hn::Max(max, hn::LoadU(d, scores + k * kQueryBlock));
   }
-  const auto v_max = hn::MaxOfLanes(d, max);
+  for (int64_t k = seen; k < end; ++k) {
+    max = hn::Max(max, FirstLanes(lowest, k - query,
+                                  hn::LoadU(d, scores + k * kQueryBlock)));
+  }
   auto sum = zero;
-  for (int64_t i = 0; i < width; i += kLanes) {
-    if (i >= count) {
-      StorePart(zero, scores + i, width - i);
-      continue;
-    }
-    const auto e = FirstLanes(
-        Exp(hn::Sub(LoadPart(scores + i, width - i), v_max)), count - i, zero);
+  for (int64_t k = 0; k < seen; ++k) {
+    float* const at = scores + k * kQueryBlock;
+    const auto e = Exp(hn::Sub(hn::LoadU(d, at), max));
     sum = hn::Add(sum, e);
-    StorePart(e, scores + i, width - i);
+    hn::StoreU(e, d, at);
   }
-  const float total = SumOfLanes(sum);
-  *log_sum_exp = static_cast<float>(LogOf(total) + hn::GetLane(v_max));
-  return total;
+  for (int64_t k = seen; k < end; ++k) {
+    float* const at = scores + k * kQueryBlock;
+    const auto e = Exp(hn::Sub(hn::LoadU(d, at), max));
+    sum = hn::Add(sum, FirstLanes(zero, k - query, e));
+    hn::StoreU(e, d, at);
+  }
+  if (dropout.mask != nullptr) {
+    const VectorDropout lanes(s, dropout, query);
+    for (int64_t k = 0; k < end; k += 4) {
+      FloatVector factors[4];
+      lanes.Factors(k, factors);
+      for (int64_t i = 0; i < 4 && k + i < end; ++i) {
+        float* const at = scores + (k + i) * kQueryBlock;
+        hn::StoreU(Drop(hn::LoadU(d, at), factors[i]), d, at);
+      }
+    }
+  }
+  hn::StoreU(sum, d, sums);
+  const hn::Half<FloatTag> half;
+  hn::StoreU(LogSumExp(hn::LowerHalf(half, sum), hn::LowerHalf(half, max)),
+             half, log_sum_exp);
+  hn::StoreU(LogSumExp(hn::UpperHalf(half, sum), hn::UpperHalf(half, max)),
+             half, log_sum_exp + kLanes / 2);
 }
 
 void ScaleRow(float* x, float scale, int64_t n) {
   const auto v_scale = hn::Set(FloatTag(), scale);
   for (int64_t i = 0; i < n; i += kLanes) {
     StorePart(hn::Mul(LoadPart(x + i, n - i), v_scale), x + i, n - i);
-  }
-}
-
-void DropoutFactorsOf(const DropoutMask& mask, int64_t sample, int64_t begin,
-                      int64_t n, float* factors) {
-  DropoutFactors(mask, sample, begin, n, factors);
-}
-
-// x[i] *= factors[i], and 0 where the factor is 0.
-void DropRow(float* HWY_RESTRICT x, const float* HWY_RESTRICT factors,
-             int64_t n) {
-  const auto zero = hn::Zero(FloatTag());
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const auto factor = LoadPart(factors + i, n - i);
-    StorePart(hn::IfThenElseZero(hn::Gt(factor, zero),
-                                 hn::Mul(LoadPart(x + i, n - i), factor)),
-              x + i, n - i);
   }
 }
 
@@ -84,30 +326,142 @@ float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t n) {
   return SumOfLanes(sum);
 }
 
-// scores[0, count) become p = exp(score - log_sum_exp), and gradient[0, count),
-// of p, becomes p (gradient - mean), that of the score; [count, width) of both
-// become zero.
-void SoftmaxGradientRow(float* HWY_RESTRICT scores,
-                        float* HWY_RESTRICT gradient, int64_t count,
-                        int64_t width, float log_sum_exp, float mean) {
+// Of kLanes queries and count keys from `key`: the scores become
+// p = exp(score - log_sum_exp) times the dropout's factor, and the gradients of
+// those become p (gradient - mean), those of the scores.
+template <bool kDropout>
+void SoftmaxGradient(const AttentionShape& s, const HeadDropout& dropout,
+                     int64_t query, int64_t key, int64_t count,
+                     const float* log_sum_exp, const float* means,
+                     float* HWY_RESTRICT scores,
+                     float* HWY_RESTRICT gradients) {
   const FloatTag d;
-  const auto zero = hn::Zero(d);
-  const auto v_log_sum_exp = hn::Set(d, log_sum_exp);
-  const auto v_mean = hn::Set(d, mean);
-  for (int64_t i = 0; i < width; i += kLanes) {
-    if (i >= count) {
-      StorePart(zero, scores + i, width - i);
-      StorePart(zero, gradient + i, width - i);
-      continue;
+  const auto v_log_sum_exp = hn::LoadU(d, log_sum_exp);
+  const auto mean = hn::LoadU(d, means);
+  const auto step = [&](int64_t k, auto factor) HWY_ATTR {
+    float* const at = scores + k * kQueryBlock;
+    float* const gradient_at = gradients + k * kQueryBlock;
+    const auto p = Exp(hn::Sub(hn::LoadU(d, at), v_log_sum_exp));
+    const auto gradient = factor(hn::LoadU(d, gradient_at));
+    // With dropout, too, the mean is that of what reached p.
+    hn::StoreU(hn::Mul(p, hn::Sub(gradient, mean)), d, gradient_at);
+    // The values met p after dropout.
+    hn::StoreU(factor(p), d, at);
+  };
+  if constexpr (!kDropout) {
+    for (int64_t k = 0; k < count; ++k) {
+      step(k, [](FloatVector x) HWY_ATTR { return x; });
     }
-    const auto p =
-        FirstLanes(Exp(hn::Sub(LoadPart(scores + i, width - i), v_log_sum_exp)),
-                   count - i, zero);
-    const auto g = FirstLanes(
-        hn::Mul(p, hn::Sub(LoadPart(gradient + i, width - i), v_mean)),
-        count - i, zero);
-    StorePart(p, scores + i, width - i);
-    StorePart(g, gradient + i, width - i);
+    return;
+  }
+  const VectorDropout lanes(s, dropout, query);
+  for (int64_t k = 0; k < count; k += 4) {
+    FloatVector factors[4];
+    lanes.Factors(key + k, factors);
+    for (int64_t i = 0; i < 4 && k + i < count; ++i) {
+      step(k + i, [&](FloatVector x) HWY_ATTR { return Drop(x, factors[i]); });
+    }
+  }
+}
+
+void ForwardHead(const AttentionShape& s, const Head& head,
+                 const HeadDropout& dropout, float* out, float* log_sum_exp,
+                 float* workspace, RowPrefetcher& ahead) {
+  const auto scale =
+      static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width)));
+  const int64_t padded = PaddedWidth(s);
+  const Scratch w(s, workspace);
+  CopyRows(head.key, head.stride, s.sequence_length, s.head_width, 1, w.key,
+           padded);
+  CopyRows(head.value, head.stride, s.sequence_length, s.head_width, 1, w.value,
+           padded);
+  for (int64_t begin = 0; begin < s.sequence_length; begin += kQueryBlock) {
+    const int64_t end = std::min(begin + kQueryBlock, s.sequence_length);
+    const Block b = {
+        .begin = begin, .end = end, .key_begin = 0, .key_end = end};
+    CopyRows(head.query + begin * head.stride, head.stride, end - begin,
+             s.head_width, scale, w.query, padded);
+    Transpose(w.query, kQueryBlock, padded, w.query_columns);
+    KeysTimesQueries(b, s.head_width, w.key, padded, w.query_columns,
+                     w.all_scores, ahead);
+    float sums[kQueryBlock], logs[kQueryBlock];
+    for (int64_t i = 0; i < end - begin; i += kLanes) {
+      Softmax(s, dropout, begin + i, std::min(begin + i + kLanes, end),
+              w.all_scores + i, logs + i, sums + i);
+    }
+    std::copy_n(logs, end - begin, log_sum_exp + begin);
+    SumOverKeys(b, s.head_width, w.all_scores, w.value, padded, false,
+                out + begin * s.width(), s.width());
+    for (int64_t i = 0; i < end - begin; ++i) {
+      ScaleRow(out + (begin + i) * s.width(), 1 / sums[i], s.head_width);
+    }
+  }
+}
+
+// Of one query head.  With `first` the gradients of its keys and values are
+// written, else added to.
+void BackwardHead(const AttentionShape& s, const Head& head,
+                  const HeadDropout& dropout, bool first, const float* out,
+                  const float* log_sum_exp, const float* out_gradient,
+                  float* query_gradient, float* key_gradient, float* workspace,
+                  RowPrefetcher& ahead) {
+  const auto scale =
+      static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width)));
+  const int64_t padded = PaddedWidth(s);
+  const int64_t stride = head.stride;
+  float* const value_gradient = key_gradient + s.key_value_width();
+  const Scratch w(s, workspace);
+  if (first) {
+    CopyRows(head.key, stride, s.sequence_length, s.head_width, 1, w.key,
+             padded);
+    CopyRows(head.value, stride, s.sequence_length, s.head_width, 1, w.value,
+             padded);
+  }
+  // From the last block, which meets all keys and so writes all their
+  // gradients first; the others add to them.
+  const int64_t last = (s.sequence_length - 1) / kQueryBlock * kQueryBlock;
+  for (int64_t begin = last; begin >= 0; begin -= kQueryBlock) {
+    const int64_t end = std::min(begin + kQueryBlock, s.sequence_length);
+    const bool add = !first || begin < last;
+    CopyRows(head.query + begin * stride, stride, end - begin, s.head_width,
+             scale, w.query, padded);
+    Transpose(w.query, kQueryBlock, padded, w.query_columns);
+    CopyRows(out_gradient + begin * s.width(), s.width(), end - begin,
+             s.head_width, 1, w.out_gradient, padded);
+    Transpose(w.out_gradient, kQueryBlock, padded, w.out_gradient_columns);
+    float means[kQueryBlock] = {}, logs[kQueryBlock] = {};
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const int64_t at = (begin + i) * s.width();
+      means[i] = Dot(out + at, out_gradient + at, s.head_width);
+      logs[i] = log_sum_exp[begin + i];
+    }
+    for (int64_t key = 0; key < end; key += kKeyBlock) {
+      const Block b = {.begin = begin,
+                       .end = end,
+                       .key_begin = key,
+                       .key_end = std::min(key + kKeyBlock, end)};
+      KeysTimesQueries(b, s.head_width, w.key + key * padded, padded,
+                       w.query_columns, w.scores, ahead);
+      KeysTimesQueries(b, s.head_width, w.value + key * padded, padded,
+                       w.out_gradient_columns, w.score_gradients, ahead);
+      for (int64_t i = 0; i < end - begin; i += kLanes) {
+        const int64_t count = std::min(b.key_end, begin + i + kLanes) - key;
+        const auto softmax_gradient = dropout.mask == nullptr
+                                          ? SoftmaxGradient<false>
+                                          : SoftmaxGradient<true>;
+        softmax_gradient(s, dropout, begin + i, key, count, logs + i, means + i,
+                         w.scores + i, w.score_gradients + i);
+      }
+      SumOverQueries(b, s.head_width, w.scores, w.out_gradient, padded, add,
+                     value_gradient + key * stride, stride);
+      SumOverQueries(b, s.head_width, w.score_gradients, w.query, padded, add,
+                     key_gradient + key * stride, stride);
+      SumOverKeys(b, s.head_width, w.score_gradients, w.key + key * padded,
+                  padded, key > 0, query_gradient + begin * stride, stride);
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      ScaleRow(query_gradient + i * stride, scale, s.head_width);
+    }
   }
 }
 
@@ -119,44 +473,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep::kernels::cpu {
 namespace {
-
-// Queries at a time: their scores stay in the second-level cache, and less than
-// an eighth of the work is spent beyond the diagonal at 256 positions.
-constexpr int64_t kQueryBlock = 64;
-
-// Between rows of scores; not a multiple of 4,096 bytes, whose rows would all
-// want the same cache lines.
-int64_t ScoreStride(const AttentionShape& s) {
-  return (s.sequence_length + 15) / 16 * 16 + 16;
-}
-
-int64_t ScoreElements(const AttentionShape& s) {
-  return kQueryBlock * ScoreStride(s);
-}
-
-// What the probabilities of one head of one sequence are multiplied by.
-struct HeadDropout {
-  const DropoutMask* mask = nullptr;  // None.
-  int64_t sample = 0;
-  int64_t head = 0;
-
-  // Of position `t`'s first `count`; count <= sequence_length.
-  void Fill(const AttentionShape& s, int64_t t, int64_t count,
-            float* factors) const {
-    const auto fill = LS_DISPATCH(DropoutFactorsOf);
-    const int64_t stride = (s.sequence_length + 3) / 4 * 4;
-    fill(*mask, sample, (head * s.sequence_length + t) * stride, count,
-         factors);
-  }
-};
-
-// One head of one sequence, as matrices of (sequence_length, head_width).
-struct Head {
-  const float* query;
-  const float* key;
-  const float* value;
-  int64_t stride;
-};
 
 Head HeadOf(const AttentionShape& s, const float* qkv, int64_t row,
             int64_t head) {
@@ -174,122 +490,51 @@ HeadDropout DropoutOf(const DropoutMask* mask, int64_t row, int64_t head) {
   return {.mask = mask, .sample = mask->first_sample + row, .head = head};
 }
 
-absl::Status ForwardHead(const AttentionShape& s, const Head& head,
-                         const HeadDropout& dropout, float* out,
-                         float* log_sum_exp, float* scores) {
-  const auto drop = LS_DISPATCH(DropRow);
-  float* const factors = scores + 2 * ScoreElements(s);
-  const auto softmax = LS_DISPATCH(SoftmaxRow);
-  const auto scale_row = LS_DISPATCH(ScaleRow);
-  const auto scale =
-      static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width)));
-  const int64_t score_stride = ScoreStride(s);
-  for (int64_t begin = 0; begin < s.sequence_length; begin += kQueryBlock) {
-    const int64_t end = std::min(begin + kQueryBlock, s.sequence_length);
-    const int64_t count = end - begin;
-    RETURN_IF_ERROR(Sgemm(count, end, s.head_width, scale,
-                          {head.query + begin * head.stride, head.stride},
-                          {head.key, head.stride, true}, 0, scores,
-                          score_stride));
-    float sums[kQueryBlock];
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t seen = begin + i + 1;
-      sums[i] = softmax(scores + i * score_stride, seen, end,
-                        log_sum_exp + begin + i);
-      if (dropout.mask != nullptr) {
-        dropout.Fill(s, begin + i, seen, factors);
-        drop(scores + i * score_stride, factors, seen);
-      }
-    }
-    RETURN_IF_ERROR(Sgemm(count, s.head_width, end, 1, {scores, score_stride},
-                          {head.value, head.stride}, 0, out + begin * s.width(),
-                          s.width()));
-    for (int64_t i = 0; i < count; ++i) {
-      scale_row(out + (begin + i) * s.width(), 1 / sums[i], s.head_width);
-    }
-  }
-  return absl::OkStatus();
+// Where the output of a head begins.
+int64_t OutOf(const AttentionShape& s, int64_t row, int64_t head) {
+  return row * s.sequence_length * s.width() + head * s.head_width;
 }
 
-// Of one query head.  With `first` the gradients of its keys and values are
-// written, else added to.
-absl::Status BackwardHead(const AttentionShape& s, const Head& head,
-                          const HeadDropout& dropout, bool first,
-                          const float* out, const float* log_sum_exp,
-                          const float* out_gradient, float* query_gradient,
-                          float* key_gradient, float* scores) {
-  const auto dot = LS_DISPATCH(Dot);
-  const auto softmax_gradient = LS_DISPATCH(SoftmaxGradientRow);
-  const auto drop = LS_DISPATCH(DropRow);
-  float* const factors = scores + 2 * ScoreElements(s);
-  const auto scale =
-      static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_width)));
-  const int64_t stride = head.stride;
-  const int64_t score_stride = ScoreStride(s);
-  float* const score_gradient = scores + ScoreElements(s);
-  float* const value_gradient = key_gradient + s.key_value_width();
-  // From the last block, which meets all keys and so writes all their
-  // gradients first; the others add to them.
-  const int64_t last = (s.sequence_length - 1) / kQueryBlock * kQueryBlock;
-  for (int64_t begin = last; begin >= 0; begin -= kQueryBlock) {
-    const int64_t end = std::min(begin + kQueryBlock, s.sequence_length);
-    const int64_t count = end - begin;
-    const float beta = first && begin == last ? 0 : 1;
-    const MatMulInput queries{head.query + begin * stride, stride};
-    const MatMulInput out_rows{out_gradient + begin * s.width(), s.width()};
-    RETURN_IF_ERROR(Sgemm(count, end, s.head_width, scale, queries,
-                          {head.key, stride, true}, 0, scores, score_stride));
-    RETURN_IF_ERROR(Sgemm(count, end, s.head_width, 1, out_rows,
-                          {head.value, stride, true}, 0, score_gradient,
-                          score_stride));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = (begin + i) * s.width();
-      const int64_t seen = begin + i + 1;
-      float* const p = scores + i * score_stride;
-      float* const p_gradient = score_gradient + i * score_stride;
-      if (dropout.mask != nullptr) {
-        dropout.Fill(s, begin + i, seen, factors);
-        drop(p_gradient, factors, seen);
-      }
-      // With dropout, too, the mean is that of what reached p.
-      softmax_gradient(p, p_gradient, seen, end, log_sum_exp[begin + i],
-                       dot(out + at, out_gradient + at, s.head_width));
-      // The values met p after dropout.
-      if (dropout.mask != nullptr) drop(p, factors, seen);
-    }
-    RETURN_IF_ERROR(Sgemm(end, s.head_width, count, 1,
-                          {scores, score_stride, true}, out_rows, beta,
-                          value_gradient, stride));
-    RETURN_IF_ERROR(Sgemm(end, s.head_width, count, scale,
-                          {score_gradient, score_stride, true}, queries, beta,
-                          key_gradient, stride));
-    RETURN_IF_ERROR(Sgemm(count, s.head_width, end, scale,
-                          {score_gradient, score_stride}, {head.key, stride}, 0,
-                          query_gradient + begin * stride, stride));
+// Keys over all blocks of queries.
+int64_t MetKeys(const AttentionShape& s) {
+  int64_t sum = 0;
+  for (int64_t end = kQueryBlock; end < s.sequence_length; end += kQueryBlock) {
+    sum += end;
   }
-  return absl::OkStatus();
+  return sum + s.sequence_length;
 }
 
 }  // namespace
 
 int64_t AttentionWorkspace(const AttentionShape& shape) {
-  return 2 * ScoreElements(shape) + ScoreStride(shape);
+  return Scratch(shape, nullptr).count();
 }
 
 absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& s,
                               const float* qkv, float* out, float* log_sum_exp,
                               float* workspace, const DropoutMask* dropout) {
-  FirstError error;
-  pool.ParallelFor(s.row_count * s.head_count, [&](int64_t i, int thread) {
+  const auto forward_head = LS_DISPATCH(ForwardHead);
+  const int64_t count = s.row_count * s.head_count;
+  pool.ParallelFor(count, [&](int64_t i, int thread) {
     const int64_t row = i / s.head_count;
     const int64_t head = i % s.head_count;
-    error.Update(ForwardHead(
-        s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
-        out + row * s.sequence_length * s.width() + head * s.head_width,
-        log_sum_exp + i * s.sequence_length,
-        workspace + thread * AttentionWorkspace(s)));
+    RowPrefetcher ahead(s.sequence_length, s.head_width, MetKeys(s));
+    // What this thread will take next, if all go at the same pace.
+    const int64_t next = i + pool.thread_count();
+    if (next < count) {
+      const int64_t next_row = next / s.head_count;
+      const int64_t next_head = next % s.head_count;
+      const Head h = HeadOf(s, qkv, next_row, next_head);
+      ahead.Add({{h.query, h.stride},
+                 {h.key, h.stride},
+                 {h.value, h.stride},
+                 {out + OutOf(s, next_row, next_head), s.width()}});
+    }
+    forward_head(s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
+                 out + OutOf(s, row, head), log_sum_exp + i * s.sequence_length,
+                 workspace + thread * AttentionWorkspace(s), ahead);
   });
-  return error.Take();
+  return absl::OkStatus();
 }
 
 absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
@@ -297,7 +542,7 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
                                const float* log_sum_exp,
                                const float* out_gradient, float* qkv_gradient,
                                float* workspace, const DropoutMask* dropout) {
-  FirstError error;
+  const auto backward_head = LS_DISPATCH(BackwardHead);
   const int64_t group = s.head_count / s.key_value_head_count;
   // The heads that share keys, one after the other.
   const int64_t group_count = s.row_count * s.key_value_head_count;
@@ -308,18 +553,39 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
         qkv_gradient + row * s.sequence_length * s.qkv_width();
     for (int64_t member = 0; member < group; ++member) {
       const int64_t head = shared * group + member;
-      const int64_t at =
-          row * s.sequence_length * s.width() + head * s.head_width;
-      error.Update(BackwardHead(
+      // Keys are met for the scores and for their gradients.
+      RowPrefetcher ahead(s.sequence_length, s.head_width, 2 * MetKeys(s));
+      const bool same_keys = member + 1 < group;
+      const int64_t next = same_keys ? row * s.head_count + head + 1
+                                     : (i + pool.thread_count()) * group;
+      if (next < s.row_count * s.head_count) {
+        const int64_t next_row = next / s.head_count;
+        const int64_t next_head = next % s.head_count;
+        const Head h = HeadOf(s, qkv, next_row, next_head);
+        const Head g = HeadOf(s, qkv_gradient, next_row, next_head);
+        const int64_t at = OutOf(s, next_row, next_head);
+        ahead.Add({{h.query, h.stride},
+                   {g.query, g.stride},
+                   {out + at, s.width()},
+                   {out_gradient + at, s.width()}});
+        if (!same_keys) {
+          ahead.Add({{h.key, h.stride},
+                     {h.value, h.stride},
+                     {g.key, g.stride},
+                     {g.value, g.stride}});
+        }
+      }
+      const int64_t at = OutOf(s, row, head);
+      backward_head(
           s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
           member == 0, out + at,
           log_sum_exp + (row * s.head_count + head) * s.sequence_length,
           out_gradient + at, gradient + head * s.head_width,
           gradient + s.width() + shared * s.head_width,
-          workspace + thread * AttentionWorkspace(s)));
+          workspace + thread * AttentionWorkspace(s), ahead);
     }
   });
-  return error.Take();
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::kernels::cpu

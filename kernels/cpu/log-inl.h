@@ -16,13 +16,22 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::cpu {
 namespace HWY_NAMESPACE {
 
-// ln x in double, of a positive, normal x; infinity and NaN are returned as
-// they are.  Not the C library's: its version must not decide bits.
+// ln x of a vector of doubles that were float32: positive, normal ones;
+// infinity and NaN are returned as they are.  Not the C library's: its version
+// must not decide bits.
+template <class D>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> LogOf(D d, hwy::HWY_NAMESPACE::Vec<D> x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const auto highest =
+      hn::Set(d, static_cast<double>(hwy::HighestValue<float>()));
+  return hn::IfThenElse(hn::Lt(x, highest), hn::Log(d, x), x);
+}
+
+// Of one number.
 HWY_INLINE double LogOf(float x) {
-  if (!(x < hwy::HighestValue<float>())) return x;
   const hwy::HWY_NAMESPACE::CappedTag<double, 1> d;
   return hwy::HWY_NAMESPACE::GetLane(
-      hwy::HWY_NAMESPACE::Log(d, hwy::HWY_NAMESPACE::Set(d, x)));
+      LogOf(d, hwy::HWY_NAMESPACE::Set(d, static_cast<double>(x))));
 }
 
 }  // namespace HWY_NAMESPACE

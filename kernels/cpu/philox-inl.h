@@ -40,12 +40,11 @@ HWY_INLINE void MulWide(WordVector a, WordVector b, WordVector* high,
       hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
 }
 
-// words[4 k, 4 k + 4) = block first_block + k of `mask` and `sample`, k below
-// kLanes.
-HWY_INLINE void PhiloxBlocks(const DropoutMask& mask, int64_t sample,
-                             uint32_t first_block, uint32_t* words) {
+// words[w] = word w of block `block` of `mask` and `sample`, in each lane.
+HWY_INLINE void PhiloxWords(const DropoutMask& mask, int64_t sample,
+                            WordVector block, WordVector words[4]) {
   const WordTag d;
-  auto c0 = hn::Iota(d, first_block);
+  auto c0 = block;
   auto c1 = hn::Set(d, static_cast<uint32_t>(sample));
   auto c2 =
       hn::Set(d, static_cast<uint32_t>(static_cast<uint64_t>(sample) >> 32));
@@ -66,7 +65,20 @@ HWY_INLINE void PhiloxBlocks(const DropoutMask& mask, int64_t sample,
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
+}
+
+// words[4 k, 4 k + 4) = block first_block + k of `mask` and `sample`, k below
+// kLanes.
+HWY_INLINE void PhiloxBlocks(const DropoutMask& mask, int64_t sample,
+                             uint32_t first_block, uint32_t* words) {
+  const WordTag d;
+  WordVector w[4];
+  PhiloxWords(mask, sample, hn::Iota(d, first_block), w);
+  hn::StoreInterleaved4(w[0], w[1], w[2], w[3], d, words);
 }
 
 // Words below this are dropped.
@@ -75,20 +87,33 @@ inline uint32_t DropoutThreshold(double rate) {
       std::min(std::nearbyint(rate * 0x1p32), 0x1p32 - 1));
 }
 
+// What the elements of a sample are multiplied by.
+struct DropoutRule {
+  explicit DropoutRule(const DropoutMask& mask)
+      : threshold(hn::Set(WordTag(), DropoutThreshold(mask.rate))),
+        scale(hn::Set(FloatTag(), static_cast<float>(1 / (1 - mask.rate)))) {}
+
+  // 1 / (1 - rate) where a word keeps its element, else 0.
+  HWY_INLINE FloatVector FactorOf(WordVector word) const {
+    const auto dropped = hn::RebindMask(FloatTag(), hn::Lt(word, threshold));
+    return hn::IfThenZeroElse(dropped, scale);
+  }
+
+  WordVector threshold;
+  FloatVector scale;
+};
+
 // factors[i] = 1 / (1 - rate) where element begin + i of the sample is kept,
 // else 0; i below n.  begin: a multiple of 4.
 HWY_INLINE void DropoutFactors(const DropoutMask& mask, int64_t sample,
                                int64_t begin, int64_t n, float* factors) {
   const WordTag d;
-  const FloatTag df;
-  const auto threshold = hn::Set(d, DropoutThreshold(mask.rate));
-  const auto scale = hn::Set(df, static_cast<float>(1 / (1 - mask.rate)));
+  const DropoutRule rule(mask);
   HWY_ALIGN uint32_t words[4 * kLanes];
   for (int64_t i = 0; i < n; i += 4 * kLanes) {
     PhiloxBlocks(mask, sample, static_cast<uint32_t>((begin + i) / 4), words);
     for (int64_t k = 0; k < 4 && i + k * kLanes < n; ++k) {
-      const auto dropped = hn::Lt(hn::Load(d, words + k * kLanes), threshold);
-      StorePart(hn::IfThenZeroElse(hn::RebindMask(df, dropped), scale),
+      StorePart(rule.FactorOf(hn::Load(d, words + k * kLanes)),
                 factors + i + k * kLanes, n - i - k * kLanes);
     }
   }
