@@ -54,6 +54,7 @@ struct RunOptions {
   JobFileOptions file;
   int workers = 0;  // 0: as the job says.
   int threads = 0;  // 0: the machine's, divided among the workers.
+  std::string collectives = "auto";
   std::string bin_folder;
   std::string metrics_path;
 };
@@ -233,7 +234,8 @@ class Run {
           auto worker,
           Start(absl::StrCat("lockstep-worker ", name), name,
                 {Program("worker"), "--coordinator", address_, "--name", name,
-                 "--device", "cpu", "--threads", absl::StrCat(threads)}));
+                 "--device", "cpu", "--threads", absl::StrCat(threads),
+                 "--collectives", options_.collectives}));
       workers_.push_back(std::move(worker));
     }
     return absl::OkStatus();
@@ -491,6 +493,12 @@ void AddRunCommand(CLI::App* app, CommandLine* line) {
                    "divided among the workers")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
+  command
+      ->add_option("--collectives", options->collectives,
+                   "By which way the workers exchange gradients: auto, tcp or "
+                   "shared-memory; see lockstep-worker --help.  Default: auto")
+      ->type_name("WAY")
+      ->check(CLI::IsMember({"auto", "tcp", "shared-memory"}).description(""));
   command
       ->add_option("--metrics", options->metrics_path,
                    "Write what each rank reported of each step there, as CSV, "

@@ -1,7 +1,9 @@
 #include "worker/command_line.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -34,6 +36,31 @@ void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value,
          absl::StrCat(description, "  Default: ", absl::FormatDuration(*value)))
       ->type_name("DURATION")
       ->group(kTimes);
+}
+
+const std::map<std::string, Collectives> kCollectives = {
+    {"auto", Collectives::kAuto},
+    {"tcp", Collectives::kTcp},
+    {"shared-memory", Collectives::kSharedMemory}};
+
+CLI::Option* AddCollectives(CLI::App* app, Collectives* value) {
+  return app
+      ->add_option(
+          "--collectives", *value,
+          "By which way the ranks of a job that share a host's memory "
+          "exchange gradients: auto\n(shared memory if all ranks share "
+          "it, else TCP), tcp, or shared-memory (refuse a job\nwhose "
+          "ranks do not).  Changes no bit of the result.  Default: "
+          "auto")
+      ->type_name("WAY")
+      ->transform(CLI::Transformer(kCollectives));
+}
+
+std::string NameOf(Collectives collectives) {
+  for (const auto& [name, value] : kCollectives) {
+    if (value == collectives) return name;
+  }
+  return "";
 }
 
 // Why `host` must not be used without TLS; empty if it may.
@@ -109,6 +136,7 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
                  "The name or address of this machine at which the other "
                  "workers of a job reach this one.\nDefault: 127.0.0.1")
       ->type_name("HOST");
+  AddCollectives(&app, &flags.collectives);
   app.add_flag("--insecure", flags.insecure,
                "Allow connections to and from other machines, without "
                "encryption, on a network that you trust");
@@ -136,6 +164,7 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
       ->required()
       ->check(CLI::Range(1, 1024));
   command->add_option("--listen-host", trainer.listen_host)->required();
+  AddCollectives(command, &trainer.collectives)->required();
   command->add_option("--lock-key", trainer.lock_key)->required();
   AddDuration(command, "--lock-timeout", &trainer.lock_timeout, "");
 
@@ -167,7 +196,8 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
 std::vector<std::string> TrainerArguments(const WorkerFlags& flags) {
   return {"lockstep-worker", "trainer", "--worker", flags.name, "--device",
           flags.device, "--threads", absl::StrCat(flags.threads),
-          "--listen-host", flags.listen_host,
+          "--listen-host", flags.listen_host, "--collectives",
+          NameOf(flags.collectives),
           // One name at one coordinator is one worker, however often it is
           // started; others may share a CPU.
           "--lock-key",

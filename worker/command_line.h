@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "worker/comm/collectives.h"
 #include "worker/trainer/trainer_main.h"
 
 namespace lockstep {
@@ -19,6 +20,7 @@ struct WorkerFlags {
   std::string device = "cpu";
   int threads = 1;  // 1 to 1,024.
   std::string listen_host = "127.0.0.1";
+  Collectives collectives = Collectives::kAuto;
   bool insecure = false;
   absl::Duration start_timeout = absl::Seconds(60);
   absl::Duration abort_timeout = absl::Seconds(5);

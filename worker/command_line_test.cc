@@ -29,19 +29,37 @@ TEST(CommandLineTest, NothingNeedsToBeSaid) {
   EXPECT_EQ(flags.device, "cpu");
   EXPECT_EQ(flags.threads, 12);
   EXPECT_EQ(flags.listen_host, "127.0.0.1");
+  EXPECT_EQ(flags.collectives, Collectives::kAuto);
 }
 
 TEST(CommandLineTest, EverythingCanBeSaid) {
-  const auto flags = std::get<WorkerFlags>(
-      Parse({"--coordinator", "c.example.org:1", "--name", "W1", "--device",
-             "cpu", "--threads", "3", "--listen-host", "10.0.0.7", "--insecure",
-             "--start-timeout", "2m", "--abort-timeout", "500ms",
-             "--progress-timeout", "20m", "--name-taken-patience", "1h"}));
+  const auto flags = std::get<WorkerFlags>(Parse({"--coordinator",
+                                                  "c.example.org:1",
+                                                  "--name",
+                                                  "W1",
+                                                  "--device",
+                                                  "cpu",
+                                                  "--threads",
+                                                  "3",
+                                                  "--listen-host",
+                                                  "10.0.0.7",
+                                                  "--insecure",
+                                                  "--collectives",
+                                                  "shared-memory",
+                                                  "--start-timeout",
+                                                  "2m",
+                                                  "--abort-timeout",
+                                                  "500ms",
+                                                  "--progress-timeout",
+                                                  "20m",
+                                                  "--name-taken-patience",
+                                                  "1h"}));
 
   EXPECT_EQ(flags.coordinator, "c.example.org:1");
   EXPECT_EQ(flags.name, "w1");
   EXPECT_EQ(flags.threads, 3);
   EXPECT_EQ(flags.listen_host, "10.0.0.7");
+  EXPECT_EQ(flags.collectives, Collectives::kSharedMemory);
   EXPECT_EQ(flags.start_timeout, absl::Minutes(2));
   EXPECT_EQ(flags.abort_timeout, absl::Milliseconds(500));
   EXPECT_EQ(flags.progress_timeout, absl::Minutes(20));
@@ -61,6 +79,8 @@ TEST(CommandLineTest, ErrorsSayWhatIsWrongAndWhatWasExpected) {
       {{"--name", "W 1"}, "letters a to z"},
       {{"--name", ""}, "letters a to z"},
       {{"--device", "tpu"}, "--device"},
+      {{"--collectives", "udp"}, "shared-memory"},
+      {{"--collectives", "1"}, "shared-memory"},
       {{"--threads", "0"}, "--threads"},
       {{"--threads", "1025"}, "--threads"},
       {{"--threads", "many"}, "--threads"},
@@ -99,6 +119,7 @@ TEST(CommandLineTest, TheTrainerReadsWhatTheAgentWritesForIt) {
   flags.coordinator = "127.0.0.1:1";
   flags.threads = 3;
   flags.listen_host = "10.0.0.7";
+  flags.collectives = Collectives::kTcp;
   flags.start_timeout = absl::Seconds(10);
   std::vector<std::string> arguments = TrainerArguments(flags);
   for (const char* own : {"--link-fd", "3", "--agent-pid", "77"}) {
@@ -114,6 +135,7 @@ TEST(CommandLineTest, TheTrainerReadsWhatTheAgentWritesForIt) {
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.listen_host, "10.0.0.7");
+  EXPECT_EQ(options.collectives, Collectives::kTcp);
   EXPECT_EQ(options.lock_key, "cpu w1 127.0.0.1:1");
   EXPECT_EQ(options.lock_timeout, absl::Milliseconds(7500));
 }

@@ -1,4 +1,5 @@
-// What every communicator must do: each test runs over threads and over TCP.
+// What every communicator must do: each test runs over threads, over TCP
+// and over shared memory.
 
 #include <algorithm>
 #include <atomic>
@@ -49,7 +50,7 @@ int64_t Max(uint32_t series, int world, int64_t i) {
 std::string GroupName(
     const ::testing::TestParamInfo<std::tuple<GroupKind, int>>& of) {
   const auto [kind, world] = of.param;
-  return absl::StrCat(kind == GroupKind::kGloo ? "Gloo" : "Loopback", world);
+  return absl::StrCat(NameOf(kind), world);
 }
 
 class CollectivesTest
@@ -66,8 +67,8 @@ class CollectivesTest
 
 INSTANTIATE_TEST_SUITE_P(
     Worlds, CollectivesTest,
-    ::testing::Combine(::testing::Values(GroupKind::kLoopback,
-                                         GroupKind::kGloo),
+    ::testing::Combine(::testing::Values(GroupKind::kLoopback, GroupKind::kGloo,
+                                         GroupKind::kSharedMemory),
                        ::testing::Range(1, 6)),
     GroupName);
 
@@ -287,8 +288,8 @@ class AbortTest : public CollectivesTest {
 
 INSTANTIATE_TEST_SUITE_P(
     Worlds, AbortTest,
-    ::testing::Combine(::testing::Values(GroupKind::kLoopback,
-                                         GroupKind::kGloo),
+    ::testing::Combine(::testing::Values(GroupKind::kLoopback, GroupKind::kGloo,
+                                         GroupKind::kSharedMemory),
                        ::testing::Values(2, 4)),
     GroupName);
 

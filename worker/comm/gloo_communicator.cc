@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -14,9 +16,6 @@ namespace lockstep {
 namespace {
 
 using Transfers = GlooTransport::Transfers;
-
-// Up to this size one round trip costs more than the extra bytes.
-constexpr int64_t kOneRoundBytes = 32 << 10;
 
 // Of what is received before it is added: chunks that fit the cache, and enough
 // of them that adding and receiving overlap.
@@ -290,37 +289,9 @@ class GlooCommunicator final : public Communicator {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GlooListener>> GlooListener::Listen(
-    int rank, int world, const GlooOptions& options, Clock& clock) {
-  ASSIGN_OR_RETURN(std::shared_ptr<GlooTransport> transport,
-                   GlooTransport::Listen(rank, world, options, clock));
-  return std::unique_ptr<GlooListener>(new GlooListener(std::move(transport)));
-}
-
-GlooListener::GlooListener(std::shared_ptr<GlooTransport> transport)
-    : addresses_(transport->addresses()),
-      owned_(transport),
-      transport_(transport) {}
-
-absl::StatusOr<std::unique_ptr<Communicator>> GlooListener::Connect(
-    const std::vector<std::string>& peer_addresses, Instant deadline) {
-  std::shared_ptr<GlooTransport> transport = transport_.lock();
-  LS_CHECK(transport != nullptr);
-  RETURN_IF_ERROR(transport->Connect(peer_addresses, deadline));
-  MutexLock lock(&mutex_);
-  owned_.reset();
+std::unique_ptr<Communicator> MakeGlooCommunicator(
+    std::shared_ptr<GlooTransport> transport) {
   return std::make_unique<GlooCommunicator>(std::move(transport));
-}
-
-std::optional<int> GlooListener::failed_peer() const {
-  const std::shared_ptr<GlooTransport> transport = transport_.lock();
-  return transport == nullptr ? std::nullopt : transport->failed_peer();
-}
-
-void GlooListener::Abort(absl::Status why) {
-  if (const auto transport = transport_.lock()) {
-    transport->Fail(std::move(why), std::nullopt);
-  }
 }
 
 }  // namespace lockstep

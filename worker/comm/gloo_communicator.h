@@ -1,11 +1,5 @@
 // Collectives over TCP, between processes and hosts without GPUs.
 //
-// Made in two phases, since addresses are exchanged through the coordinator:
-//
-//   listener = GlooListener::Listen(rank, world, options, clock)
-//   ... send listener->addresses() out, get everybody's back ...
-//   communicator = listener->Connect(peer_addresses, deadline)
-//
 // Every rank exchanges with every other directly.  Of W ranks and n elements:
 //
 //   reduce-scatter  each rank sends slice j straight to rank j and adds what it
@@ -25,49 +19,15 @@
 #define WORKER_COMM_GLOO_COMMUNICATOR_H_
 
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/mutex.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/gloo_transport.h"
 
 namespace lockstep {
 
-class GlooListener {
- public:
-  // Errors: those of GlooTransport::Listen.
-  static absl::StatusOr<std::unique_ptr<GlooListener>> Listen(
-      int rank, int world, const GlooOptions& options, Clock& clock);
-
-  // Opaque bytes; entry i is for rank i to reach this one.
-  const std::vector<std::string>& addresses() const { return addresses_; }
-
-  // Once.  peer_addresses[i]: entry `rank` of what rank i's listener has.
-  //
-  // Errors: those of GlooTransport::Connect, or what Abort was given.
-  absl::StatusOr<std::unique_ptr<Communicator>> Connect(
-      const std::vector<std::string>& peer_addresses, Instant deadline);
-
-  // Ends Connect, and the communicator that came from it.  Thread-safe.
-  void Abort(absl::Status why);
-
-  // The rank that Connect failed at, if it was one.  Thread-safe.
-  std::optional<int> failed_peer() const;
-
- private:
-  explicit GlooListener(std::shared_ptr<GlooTransport> transport);
-
-  const std::vector<std::string> addresses_;
-  Mutex mutex_;
-  // Until Connect has succeeded.
-  std::shared_ptr<GlooTransport> owned_ ABSL_GUARDED_BY(mutex_);
-  const std::weak_ptr<GlooTransport> transport_;
-};
+// `transport` is connected; its slots from 2^24 on become the communicator's.
+std::unique_ptr<Communicator> MakeGlooCommunicator(
+    std::shared_ptr<GlooTransport> transport);
 
 }  // namespace lockstep
 

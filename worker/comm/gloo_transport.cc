@@ -23,14 +23,14 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
-// Collectives use slots from 2^24 on.
 constexpr uint64_t kWatchSlot = 1;
 constexpr uint64_t kHelloSlot = 2;
 constexpr uint64_t kProbeSlot = 3;
 constexpr uint64_t kAnswerSlot = 4;
+static_assert(kAnswerSlot < kFreeSlotMin);
 
 constexpr uint32_t kHelloMagic = 0x4b43534c;  // "LSCK"
-constexpr uint32_t kTransportVersion = 1;
+constexpr uint32_t kTransportVersion = 2;
 
 // For Gloo; what really limits a wait is the guard thread.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 30);
@@ -229,12 +229,17 @@ absl::Status GlooTransport::Connect(
   MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
   phase_ = Phase::kOpen;
-  connect_deadline_ = InfiniteFuture();
   activity_ = "nothing";
   if (world_ > 1) {
     watch_thread_ = StartThread("ls-comm-watch", [this] { RunWatch(); });
   }
   return absl::OkStatus();
+}
+
+void GlooTransport::EndConnecting() {
+  MutexLock lock(&mutex_);
+  connect_deadline_.reset();
+  activity_ = "nothing";
 }
 
 // All ranks go through their peers in the same order, so that each waits for
@@ -247,10 +252,8 @@ absl::Status GlooTransport::ConnectPeers(
     {
       MutexLock lock(&mutex_);
       if (!failure_.ok()) return failure_;
-      waiting_peer_ = peer;
-      waiting_until_ = connect_deadline_;
+      BeginWaitLocked(peer);
       activity_ = absl::StrCat("connecting to ", ToText(address.transfers));
-      changed_.SignalAll();
     }
     const auto error = Caught([&] {
       context_->getPair(peer)->connect(address.transfers);
@@ -338,6 +341,7 @@ void GlooTransport::FailLocked(absl::Status why, std::optional<int> peer) {
     waiting_buffer_->abortWaitRecv();
     waiting_buffer_->abortWaitSend();
   }
+  if (sleeper_ != nullptr) sleeper_->Wake();
   changed_.SignalAll();
 }
 
@@ -351,19 +355,45 @@ std::optional<int> GlooTransport::failed_peer() const {
   return failed_peer_;
 }
 
+void GlooTransport::BeginWaitLocked(int peer) {
+  waiting_peer_ = peer;
+  if (connect_deadline_.has_value()) {
+    waiting_until_ = *connect_deadline_;
+    changed_.SignalAll();
+  } else {
+    waiting_until_ = clock_.Now() + options_.timeout;
+  }
+}
+
+absl::Status GlooTransport::BeginWait(int peer, Sleeper& sleeper) {
+  MutexLock lock(&mutex_);
+  if (!failure_.ok()) return failure_;
+  BeginWaitLocked(peer);
+  sleeper_ = &sleeper;
+  return absl::OkStatus();
+}
+
+void GlooTransport::EndWait() {
+  MutexLock lock(&mutex_);
+  waiting_peer_ = -1;
+  sleeper_ = nullptr;
+}
+
+bool GlooTransport::FailGone(int peer, bool needed, const std::string& what) {
+  AwaitVerdict(peer);
+  if (!status().ok()) return true;
+  if (!needed && farewells_[peer].kind == Farewell::kLeft) return false;
+  FailFor(peer, what);
+  return true;
+}
+
 absl::Status GlooTransport::Wait(UnboundBuffer& buffer, bool receive,
                                  int peer) {
   {
     MutexLock lock(&mutex_);
     if (!failure_.ok()) return failure_;
-    waiting_peer_ = peer;
+    BeginWaitLocked(peer);
     waiting_buffer_ = &buffer;
-    if (phase_ == Phase::kConnecting) {
-      waiting_until_ = connect_deadline_;
-      changed_.SignalAll();
-    } else {
-      waiting_until_ = clock_.Now() + options_.timeout;
-    }
   }
   bool completed = false;
   const auto error = Caught([&] {
@@ -480,7 +510,9 @@ void GlooTransport::FailOverdue(int peer) {
   const bool is_mute = std::find(mute.begin(), mute.end(), peer) != mute.end();
   const int culprit = mute.empty() || is_mute ? peer : mute.front();
   MutexLock lock(&mutex_);
-  const std::string limit = absl::FormatDuration(options_.timeout);
+  const std::string limit = connect_deadline_.has_value()
+                                ? "the time given for connecting"
+                                : absl::FormatDuration(options_.timeout);
   FailLocked(
       absl::UnavailableError(
           culprit == peer

@@ -27,6 +27,9 @@
 // A rank that ends without a failure says farewell too; that fails what others
 // still need from it and nothing else.
 //
+// Who waits for a rank by other means than a transfer says so (BeginWait), and
+// the same three end that wait.
+//
 // All waiting and posting of transfers is done by one thread; Fail and the
 // accessors may be called from any.
 #ifndef WORKER_COMM_GLOO_TRANSPORT_H_
@@ -70,9 +73,20 @@ struct GlooOptions {
 
 inline constexpr int kSessionBytesMax = 127;
 
+// Lower slots are the transport's own.
+inline constexpr uint64_t kFreeSlotMin = 16;
+
 class GlooTransport {
  public:
   class Transfers;
+
+  // What ends a wait that is not one for a transfer.  Wake must not call the
+  // transport.
+  class Sleeper {
+   public:
+    virtual ~Sleeper() = default;
+    virtual void Wake() = 0;
+  };
 
   // Opens a port per peer.  Also makes the process ignore SIGPIPE, unless it
   // handles it, since Gloo writes to connections that may be gone.
@@ -91,7 +105,8 @@ class GlooTransport {
   const std::vector<std::string>& addresses() const { return addresses_; }
 
   // Connects to all peers.  peer_addresses[i] is what rank i has in its
-  // addresses() for this rank; the own entry is not read.
+  // addresses() for this rank; the own entry is not read.  `deadline` holds
+  // until EndConnecting, for transfers too, and the time-out from then on.
   //
   // Errors:
   //   InvalidArgument: not `world` addresses, or one is malformed.
@@ -101,6 +116,7 @@ class GlooTransport {
   //   Otherwise: what Fail was given.
   absl::Status Connect(const std::vector<std::string>& peer_addresses,
                        Instant deadline);
+  void EndConnecting();
 
   // Transfers of one direction with one peer, out of or into [data, data +
   // bytes), which must stay until this is destroyed.  Those of one slot are
@@ -112,6 +128,17 @@ class GlooTransport {
 
   // What to call the collective under way in messages.
   void SetActivity(std::string activity);
+
+  // A wait for `peer` that is not one for a transfer.  When this fails before
+  // EndWait, which includes that the wait was too long, `sleeper` is woken.
+  // Returns the first failure if there was one; then no wait has begun.
+  absl::Status BeginWait(int peer, Sleeper& sleeper);
+  void EndWait();
+
+  // `peer` is seen to be gone: fails for the reason that it gave, if it gave
+  // one.  Returns false, and does not fail, when it left without a failure and
+  // is not `needed`.
+  bool FailGone(int peer, bool needed, const std::string& what);
 
   // Ends everything: waits return `why`, the other ranks are told.  `peer` is
   // the rank at fault, if one is.  The first call counts.
@@ -153,6 +180,7 @@ class GlooTransport {
   void RunWatch();
   void SayFarewell();
   void CloseConnections();
+  void BeginWaitLocked(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(absl::Status why, std::optional<int> peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -183,13 +211,15 @@ class GlooTransport {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::optional<int> failed_peer_ ABSL_GUARDED_BY(mutex_);
   std::string activity_ ABSL_GUARDED_BY(mutex_);
-  // The wait under way; waiting_peer_ is -1 when there is none.  The buffer is
-  // null while connecting.
+  // The wait under way; waiting_peer_ is -1 when there is none.  Of buffer and
+  // sleeper one is set, and neither while a connection is made.
   int waiting_peer_ ABSL_GUARDED_BY(mutex_) = -1;
   gloo::transport::UnboundBuffer* waiting_buffer_ ABSL_GUARDED_BY(mutex_) =
       nullptr;
+  Sleeper* sleeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Instant waiting_until_ ABSL_GUARDED_BY(mutex_) = InfiniteFuture();
-  Instant connect_deadline_ ABSL_GUARDED_BY(mutex_) = InfiniteFuture();
+  // Until EndConnecting.
+  std::optional<Instant> connect_deadline_ ABSL_GUARDED_BY(mutex_);
 
   std::thread guard_thread_;
   std::thread watch_thread_;

@@ -6,17 +6,19 @@
 #include "absl/time/time.h"
 #include "common/check.h"
 #include "common/clock.h"
-#include "worker/comm/gloo_communicator.h"
+#include "worker/comm/group_listener.h"
 #include "worker/comm/loopback_communicator.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<std::unique_ptr<Communicator>> MakeGlooGroup(int world) {
+std::vector<std::unique_ptr<Communicator>> MakeProcessGroup(GroupKind kind,
+                                                            int world) {
   Clock& clock = RealClock();
-  std::vector<std::unique_ptr<GlooListener>> listeners;
+  std::vector<std::unique_ptr<GroupListener>> listeners;
   for (int rank = 0; rank < world; ++rank) {
-    auto listener = GlooListener::Listen(rank, world, {}, clock);
+    auto listener = GroupListener::Listen(
+        rank, world, {.collectives = CollectivesOf(kind)}, clock);
     LS_CHECK(listener.ok());
     listeners.push_back(*std::move(listener));
   }
@@ -34,10 +36,27 @@ std::vector<std::unique_ptr<Communicator>> MakeGlooGroup(int world) {
 
 }  // namespace
 
+std::string NameOf(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::kLoopback:
+      return "Loopback";
+    case GroupKind::kGloo:
+      return "Gloo";
+    case GroupKind::kSharedMemory:
+      return "SharedMemory";
+  }
+  return "";
+}
+
+Collectives CollectivesOf(GroupKind kind) {
+  return kind == GroupKind::kSharedMemory ? Collectives::kSharedMemory
+                                          : Collectives::kTcp;
+}
+
 std::vector<std::unique_ptr<Communicator>> MakeTestGroup(GroupKind kind,
                                                          int world) {
-  return kind == GroupKind::kGloo ? MakeGlooGroup(world)
-                                  : MakeLoopbackGroup(world);
+  return kind == GroupKind::kLoopback ? MakeLoopbackGroup(world)
+                                      : MakeProcessGroup(kind, world);
 }
 
 void ForEachRank(int world, const std::function<void(int rank)>& body) {

@@ -4,13 +4,24 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "worker/comm/collectives.h"
 #include "worker/comm/communicator.h"
 
 namespace lockstep {
 
-enum class GroupKind { kLoopback, kGloo };
+enum class GroupKind { kLoopback, kGloo, kSharedMemory };
+
+// Those of real generations.
+inline constexpr GroupKind kProcessGroupKinds[] = {GroupKind::kGloo,
+                                                   GroupKind::kSharedMemory};
+
+std::string NameOf(GroupKind kind);
+
+// What makes a listener come to a communicator of this kind.
+Collectives CollectivesOf(GroupKind kind);
 
 // Entry i is rank i's end.
 std::vector<std::unique_ptr<Communicator>> MakeTestGroup(GroupKind kind,

@@ -164,14 +164,16 @@ absl::Status Generation::PrepareAll() {
                                                *environment_.clock,
                                                environment_.on_progress));
   if (world() > 1) {
-    ASSIGN_OR_RETURN(listener_,
-                     GlooListener::Listen(
-                         prepare_.rank, world(),
-                         {.host = environment_.listen_host,
-                          .timeout = environment_.collective_timeout,
-                          .session = absl::StrCat(prepare_.key.job.value, "/",
-                                                  prepare_.key.generation)},
-                         *environment_.clock));
+    ASSIGN_OR_RETURN(
+        listener_,
+        GroupListener::Listen(
+            prepare_.rank, world(),
+            {.tcp = {.host = environment_.listen_host,
+                     .timeout = environment_.collective_timeout,
+                     .session = absl::StrCat(prepare_.key.job.value, "/",
+                                             prepare_.key.generation)},
+             .collectives = environment_.collectives},
+            *environment_.clock));
     held_.addresses = listener_->addresses();
   }
   MutexLock lock(&mutex_);
@@ -201,8 +203,19 @@ absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(
           environment_.clock->Now() + environment_.connect_timeout);
   if (!communicator.ok()) {
     failed_peer_ = listener_->failed_peer();
-    return CausedBy(Failure::Cause::kPeer, communicator.status());
+    // A rank that insists on what it cannot have would on the next try too.
+    const bool refused = absl::IsFailedPrecondition(communicator.status()) &&
+                         !failed_peer_.has_value();
+    return CausedBy(refused ? Failure::Cause::kJob : Failure::Cause::kPeer,
+                    communicator.status());
   }
+  const absl::Status& shared = listener_->shared_memory();
+  LOG(INFO) << "connected" << Field("job", held_.key.job)
+            << Field("generation", held_.key.generation)
+            << Field("rank", held_.rank)
+            << Field("collectives", shared.ok() ? "shared-memory" : "tcp")
+            << Field("reason",
+                     shared.ok() ? "all ranks share memory" : shared.message());
   return communicator;
 }
 

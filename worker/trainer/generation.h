@@ -22,7 +22,7 @@
 #include "common/session.h"
 #include "kernels/device.h"
 #include "lockstep/v1/monitor_service.pb.h"
-#include "worker/comm/gloo_communicator.h"
+#include "worker/comm/group_listener.h"
 #include "worker/trainer/job.h"
 #include "worker/trainer/output_directory.h"
 #include "worker/trainer/training.h"
@@ -36,6 +36,7 @@ class Generation {
     Clock* clock = nullptr;
     WorkerId worker;
     std::string listen_host;  // Where other ranks reach this one.
+    Collectives collectives = Collectives::kAuto;
     absl::Duration connect_timeout = absl::Seconds(60);
     // A rank that is awaited in a collective for longer than this is given up.
     absl::Duration collective_timeout = absl::Minutes(5);
@@ -92,9 +93,9 @@ class Generation {
   std::optional<Start> start_ ABSL_GUARDED_BY(mutex_);
   // Set once made, by the thread, for Abort.
   std::unique_ptr<Training> training_;
-  std::unique_ptr<GlooListener> listener_;
+  std::unique_ptr<GroupListener> listener_;
   Training* abortable_training_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  GlooListener* abortable_listener_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  GroupListener* abortable_listener_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
   std::thread thread_;
 };

@@ -74,6 +74,7 @@ absl::Status Serve(const TrainerOptions& options) {
               .clock = &RealClock(),
               .worker = options.worker,
               .listen_host = options.listen_host,
+              .collectives = options.collectives,
               .connect_timeout = options.connect_timeout,
               .collective_timeout = options.collective_timeout,
               .random = std::move(random),

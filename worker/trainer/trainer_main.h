@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "worker/comm/collectives.h"
 
 namespace lockstep {
 
@@ -17,7 +18,8 @@ struct TrainerOptions {
   std::string device = "cpu";
   int threads = 1;
   std::string listen_host = "127.0.0.1";  // Where other ranks reach this one.
-  std::string lock_key;                   // Of the device; see device_lock.h.
+  Collectives collectives = Collectives::kAuto;
+  std::string lock_key;  // Of the device; see device_lock.h.
   absl::Duration lock_timeout = absl::Seconds(50);
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::Minutes(5);

@@ -1,3 +1,5 @@
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -5,16 +7,19 @@
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/comm/gloo_communicator.h"
+#include "worker/comm/group_listener.h"
+#include "worker/comm/test_group.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
-using Listener = std::unique_ptr<GlooListener>;
+using Listener = std::unique_ptr<GroupListener>;
 
-Listener MustListen(int rank, int world, GlooOptions options = {}) {
-  auto listener = GlooListener::Listen(rank, world, options, RealClock());
+Listener MustListen(int rank, int world, GlooOptions tcp = {},
+                    Collectives collectives = Collectives::kAuto) {
+  auto listener = GroupListener::Listen(
+      rank, world, {.tcp = tcp, .collectives = collectives}, RealClock());
   EXPECT_TRUE(listener.ok()) << listener.status();
   return *std::move(listener);
 }
@@ -28,10 +33,10 @@ std::vector<std::string> AddressesFor(int rank,
   return addresses;
 }
 
-TEST(GlooConnectTest, BadArgumentsAreRefusedWithTheirValues) {
-  const auto refused = [](int rank, int world, const GlooOptions& options) {
+TEST(GroupConnectTest, BadArgumentsAreRefusedWithTheirValues) {
+  const auto refused = [](int rank, int world, const GlooOptions& tcp) {
     const auto listener =
-        GlooListener::Listen(rank, world, options, RealClock());
+        GroupListener::Listen(rank, world, {.tcp = tcp}, RealClock());
     EXPECT_EQ(listener.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(listener.status().message());
   };
@@ -45,15 +50,15 @@ TEST(GlooConnectTest, BadArgumentsAreRefusedWithTheirValues) {
               HasSubstr("500"));
 }
 
-TEST(GlooConnectTest, AnAddressOfAnotherHostCannotBeListenedOn) {
+TEST(GroupConnectTest, AnAddressOfAnotherHostCannotBeListenedOn) {
   const auto listener =
-      GlooListener::Listen(0, 2, {.host = "192.0.2.1"}, RealClock());
+      GroupListener::Listen(0, 2, {.tcp = {.host = "192.0.2.1"}}, RealClock());
 
   EXPECT_EQ(listener.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(listener.status().message()), HasSubstr("192.0.2.1"));
 }
 
-TEST(GlooConnectTest, MalformedAddressesAreRefused) {
+TEST(GroupConnectTest, MalformedAddressesAreRefused) {
   Listener listener = MustListen(0, 2);
   const Instant deadline = RealClock().Now() + absl::Seconds(5);
 
@@ -66,7 +71,7 @@ TEST(GlooConnectTest, MalformedAddressesAreRefused) {
 
 // Whichever side dials: the rank that never calls Connect accepts by itself, so
 // that it is missed at the greeting.
-TEST(GlooConnectTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+TEST(GroupConnectTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   std::vector<Listener> listeners;
   for (int r = 0; r < 3; ++r) listeners.push_back(MustListen(r, 3));
   std::vector<absl::Status> results(2);
@@ -93,7 +98,7 @@ TEST(GlooConnectTest, ARankThatDoesNotComeIsNamedAtTheDeadline) {
       HasSubstr("rank 2 was silent"));
 }
 
-TEST(GlooConnectTest, ADeadListenerIsRefusedOrMissedByTheDeadline) {
+TEST(GroupConnectTest, ADeadListenerIsRefusedOrMissedByTheDeadline) {
   std::vector<Listener> listeners;
   for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
   const auto addresses = AddressesFor(0, listeners);
@@ -110,7 +115,7 @@ TEST(GlooConnectTest, ADeadListenerIsRefusedOrMissedByTheDeadline) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
 }
 
-TEST(GlooConnectTest, AbortEndsConnectBeforeAndWhileItWaits) {
+TEST(GroupConnectTest, AbortEndsConnectBeforeAndWhileItWaits) {
   for (const bool before : {true, false}) {
     std::vector<Listener> listeners;
     for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
@@ -133,7 +138,7 @@ TEST(GlooConnectTest, AbortEndsConnectBeforeAndWhileItWaits) {
   }
 }
 
-TEST(GlooConnectTest, AnotherSessionIsRefusedAndBothAreNamed) {
+TEST(GroupConnectTest, AnotherSessionIsRefusedAndBothAreNamed) {
   std::vector<Listener> listeners;
   listeners.push_back(MustListen(0, 2, {.session = "jobs/a generation 7"}));
   listeners.push_back(MustListen(1, 2, {.session = "jobs/a generation 6"}));
@@ -157,9 +162,17 @@ TEST(GlooConnectTest, AnotherSessionIsRefusedAndBothAreNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("generation 6"));
 }
 
-TEST(GlooConnectTest, AnAbortOfTheListenerReachesItsCommunicator) {
+class GroupConnectKindTest : public ::testing::TestWithParam<GroupKind> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GroupConnectKindTest,
+                         ::testing::ValuesIn(kProcessGroupKinds),
+                         [](const auto& of) { return NameOf(of.param); });
+
+TEST_P(GroupConnectKindTest, AnAbortOfTheListenerReachesItsCommunicator) {
   std::vector<Listener> listeners;
-  for (int r = 0; r < 2; ++r) listeners.push_back(MustListen(r, 2));
+  for (int r = 0; r < 2; ++r) {
+    listeners.push_back(MustListen(r, 2, {}, CollectivesOf(GetParam())));
+  }
   std::unique_ptr<Communicator> ends[2];
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
@@ -180,10 +193,11 @@ TEST(GlooConnectTest, AnAbortOfTheListenerReachesItsCommunicator) {
 }
 
 // A generous deadline for connecting does not delay the time-out after it.
-TEST(GlooConnectTest, TheTimeoutHoldsFromTheFirstCollectiveOn) {
+TEST_P(GroupConnectKindTest, TheTimeoutHoldsFromTheFirstCollectiveOn) {
   std::vector<Listener> listeners;
   for (int r = 0; r < 2; ++r) {
-    listeners.push_back(MustListen(r, 2, {.timeout = absl::Milliseconds(300)}));
+    listeners.push_back(MustListen(r, 2, {.timeout = absl::Milliseconds(300)},
+                                   CollectivesOf(GetParam())));
   }
   std::unique_ptr<Communicator> ends[2];
   std::vector<std::thread> threads;
@@ -211,6 +225,107 @@ TEST(GlooConnectTest, TheTimeoutHoldsFromTheFirstCollectiveOn) {
   EXPECT_EQ(other.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(other.message()),
               HasSubstr("rank 0 reports: rank 1 was silent"));
+}
+
+// What came of connecting, entry i for rank i.
+struct Connected {
+  std::vector<absl::Status> statuses;
+  std::vector<absl::Status> shared_memory;
+  std::vector<std::optional<int>> failed_peers;
+};
+
+// Connects ranks that were told to use these ways, and reduces once.  `tamper`
+// changes what rank 0 is told of the others' addresses.
+Connected ConnectAll(const std::vector<Collectives>& ways,
+                     const std::function<void(std::string&)>& tamper = {}) {
+  const int world = static_cast<int>(ways.size());
+  std::vector<Listener> listeners;
+  for (int r = 0; r < world; ++r) {
+    listeners.push_back(MustListen(r, world, {}, ways[r]));
+  }
+  Connected all;
+  all.statuses.resize(world);
+  all.shared_memory.resize(world);
+  all.failed_peers.resize(world);
+  ForEachRank(world, [&](int r) {
+    std::vector<std::string> addresses = AddressesFor(r, listeners);
+    if (r == 0 && tamper) {
+      for (int peer = 1; peer < world; ++peer) tamper(addresses[peer]);
+    }
+    auto end =
+        listeners[r]->Connect(addresses, RealClock().Now() + absl::Seconds(60));
+    all.statuses[r] = end.status();
+    all.shared_memory[r] = listeners[r]->shared_memory();
+    all.failed_peers[r] = listeners[r]->failed_peer();
+    if (!end.ok()) return;
+    int64_t data = r;
+    EXPECT_EQ((*end)->AllReduceSum(&data, 1), absl::OkStatus());
+    EXPECT_EQ(data, world * (world - 1) / 2);
+    EXPECT_EQ((*end)->Barrier(), absl::OkStatus());
+  });
+  return all;
+}
+
+void ExpectTcpBecause(const Connected& all, const std::string& why) {
+  for (const absl::Status& status : all.statuses) {
+    EXPECT_EQ(status, absl::OkStatus());
+  }
+  for (const absl::Status& status : all.shared_memory) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_EQ(status, all.shared_memory[0]);
+  }
+}
+
+TEST(SharingTest, RanksOfOneHostShareMemory) {
+  for (const int world : {1, 2, 5}) {
+    const Connected all =
+        ConnectAll(std::vector<Collectives>(world, Collectives::kAuto));
+
+    for (int r = 0; r < world; ++r) {
+      EXPECT_EQ(all.statuses[r], absl::OkStatus());
+      EXPECT_EQ(all.shared_memory[r], absl::OkStatus());
+    }
+  }
+}
+
+TEST(SharingTest, OneRankThatIsToldToUseTcpMakesAllUseIt) {
+  ExpectTcpBecause(
+      ConnectAll({Collectives::kAuto, Collectives::kTcp, Collectives::kAuto}),
+      "rank 1: it is told to use TCP");
+}
+
+TEST(SharingTest, ARankThatInsistsIsRefusedByAllAndTheOtherIsNamed) {
+  const Connected all = ConnectAll(
+      {Collectives::kSharedMemory, Collectives::kAuto, Collectives::kTcp});
+
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_EQ(all.statuses[r].code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(all.statuses[r].message()),
+                ::testing::AllOf(HasSubstr("rank 0 is told to use shared"),
+                                 HasSubstr("rank 2: it is told to use TCP")));
+    EXPECT_EQ(all.failed_peers[r], std::nullopt);
+  }
+}
+
+TEST(SharingTest, ANonceThatIsNotTheOthersIsNoProof) {
+  ExpectTcpBecause(
+      ConnectAll({Collectives::kAuto, Collectives::kAuto, Collectives::kAuto},
+                 [](std::string& address) { address.back() ^= 1; }),
+      "rank 1: rank 0 is not reachable through shared memory: it has not come "
+      "to this rank's socket with its nonce; turned away was one: it does not "
+      "know the nonce");
+}
+
+// As when the other is on another host, or in another network namespace.
+TEST(SharingTest, ASocketThatIsNotHereMeansTcp) {
+  ExpectTcpBecause(
+      ConnectAll({Collectives::kAuto, Collectives::kAuto},
+                 [](std::string& address) {
+                   char& digit = address[address.rfind("lockstep-") + 9];
+                   digit = digit == '0' ? '1' : '0';
+                 }),
+      "rank 0: rank 1 is not reachable through shared memory: its socket is "
+      "not here");
 }
 
 }  // namespace

@@ -8,13 +8,20 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/comm/gloo_communicator.h"
+#include "worker/comm/group_listener.h"
+#include "worker/comm/test_group.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +43,7 @@ struct Report {
 
 // Processes 0 to kWorld - 1, each with a pipe of addresses in and of addresses
 // and reports out.
-class GlooDeathTest : public ::testing::Test {
+class GroupDeathTest : public ::testing::Test {
  protected:
   struct Child {
     pid_t pid = -1;
@@ -45,7 +52,7 @@ class GlooDeathTest : public ::testing::Test {
   };
 
   // Forks before this process has a thread.
-  void Start(absl::Duration timeout, int64_t n) {
+  void Fork(GroupKind kind, absl::Duration timeout, int64_t n) {
     for (int rank = 0; rank < kWorld; ++rank) {
       int in[2], out[2];
       ASSERT_EQ(pipe2(in, O_CLOEXEC), 0);
@@ -55,7 +62,7 @@ class GlooDeathTest : public ::testing::Test {
       if (pid == 0) {
         close(in[1]);
         close(out[0]);
-        RunChild(rank, timeout, n, in[0], out[1]);
+        RunChild(rank, kind, timeout, n, in[0], out[1]);
         _exit(0);
       }
       close(in[0]);
@@ -74,6 +81,12 @@ class GlooDeathTest : public ::testing::Test {
       ASSERT_EQ(write(children_[rank].in, all[rank].data(), all[rank].size()),
                 static_cast<ssize_t>(all[rank].size()));
     }
+  }
+
+  // Until all are in their loops.
+  void Start(GroupKind kind, absl::Duration timeout, int64_t n) {
+    Fork(kind, timeout, n);
+    if (HasFatalFailure()) return;
     for (int rank = 0; rank < kWorld; ++rank) {
       Report report;
       ASSERT_TRUE(ReadAll(children_[rank].out, &report, sizeof(report)));
@@ -121,10 +134,12 @@ class GlooDeathTest : public ::testing::Test {
     if (write(fd, &report, sizeof(report)) != sizeof(report)) _exit(3);
   }
 
-  static void RunChild(int rank, absl::Duration timeout, int64_t n, int in,
-                       int out) {
-    auto listener =
-        GlooListener::Listen(rank, kWorld, {.timeout = timeout}, RealClock());
+  static void RunChild(int rank, GroupKind kind, absl::Duration timeout,
+                       int64_t n, int in, int out) {
+    auto listener = GroupListener::Listen(
+        rank, kWorld,
+        {.tcp = {.timeout = timeout}, .collectives = CollectivesOf(kind)},
+        RealClock());
     if (!listener.ok()) _exit(4);
     for (const std::string& address : (*listener)->addresses()) {
       char block[kAddressBytes] = "";
@@ -142,12 +157,15 @@ class GlooDeathTest : public ::testing::Test {
       std::memcpy(&size, block, sizeof(size));
       peers.emplace_back(block + sizeof(size), size);
     }
-    auto end =
-        (*listener)->Connect(peers, RealClock().Now() + absl::Seconds(60));
+    const Instant connecting = RealClock().Now();
+    auto end = (*listener)->Connect(peers, connecting + absl::Seconds(60));
     Report report;
     report.ready = 1;
     if (!end.ok()) {
       report.ready = 0;
+      report.code = static_cast<int>(end.status().code());
+      report.took_ms =
+          absl::ToInt64Milliseconds(RealClock().Now() - connecting);
       std::snprintf(report.message, sizeof(report.message), "%s",
                     end.status().ToString().c_str());
       Send(out, report);
@@ -177,13 +195,25 @@ class GlooDeathTest : public ::testing::Test {
   }
 };
 
-class KillTest : public GlooDeathTest,
-                 public ::testing::WithParamInterface<int64_t> {};
+class KillTest
+    : public GroupDeathTest,
+      public ::testing::WithParamInterface<std::tuple<GroupKind, int64_t>> {
+ protected:
+  GroupKind kind() const { return std::get<0>(GetParam()); }
+  int64_t n() const { return std::get<1>(GetParam()); }
+};
 
-INSTANTIATE_TEST_SUITE_P(Sizes, KillTest, ::testing::Values(10, kLarge));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, KillTest,
+    ::testing::Combine(::testing::ValuesIn(kProcessGroupKinds),
+                       ::testing::Values(10, kLarge)),
+    [](const auto& of) {
+      return absl::StrCat(NameOf(std::get<0>(of.param)), "_",
+                          std::get<1>(of.param));
+    });
 
 TEST_P(KillTest, AKilledRankIsNamedByAllAtOnce) {
-  Start(absl::Minutes(5), GetParam());
+  Start(kind(), absl::Minutes(5), n());
   absl::SleepFor(absl::Milliseconds(50));  // Somewhere in the traffic.
 
   const absl::Time killed = absl::Now();
@@ -204,8 +234,8 @@ TEST_P(KillTest, AKilledRankIsNamedByAllAtOnce) {
   RecordProperty("took_ms", static_cast<int>(absl::ToInt64Milliseconds(took)));
 }
 
-TEST_F(GlooDeathTest, AStoppedRankIsNamedByAllAtTheTimeout) {
-  Start(absl::Milliseconds(700), kLarge);
+TEST_P(KillTest, AStoppedRankIsNamedByAllAtTheTimeout) {
+  Start(kind(), absl::Milliseconds(700), n());
 
   kill(children_[1].pid, SIGSTOP);
 
@@ -219,6 +249,51 @@ TEST_F(GlooDeathTest, AStoppedRankIsNamedByAllAtTheTimeout) {
     EXPECT_GE(report.took_ms, 500);
     EXPECT_LT(report.took_ms, 10'000);
     EXPECT_EQ(report.again, 'y');
+  }
+}
+
+// From when its connections are made, through the trial of shared memory, to
+// the first collectives.
+class ConnectingKillTest : public GroupDeathTest,
+                           public ::testing::WithParamInterface<int> {
+ protected:
+  // Returns once the child watches its connections.
+  void AwaitConnections(int rank) {
+    const std::string tasks =
+        absl::StrCat("/proc/", children_[rank].pid, "/task");
+    while (true) {
+      std::error_code gone;
+      for (const auto& task :
+           std::filesystem::directory_iterator(tasks, gone)) {
+        std::string name;
+        std::ifstream(task.path() / "comm") >> name;
+        if (name == "ls-comm-watch") return;
+      }
+      ASSERT_FALSE(gone) << gone.message();
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Moments, ConnectingKillTest, ::testing::Range(0, 16));
+
+TEST_P(ConnectingKillTest, ADeathWhileMemoryIsTriedEndsAllOthersToo) {
+  Fork(GroupKind::kSharedMemory, absl::Minutes(5), 10);
+  AwaitConnections(2);
+  absl::SleepFor(absl::Microseconds(50 * GetParam()));
+
+  kill(children_[2].pid, SIGKILL);
+
+  for (const int rank : {0, 1, 3}) {
+    Report report = ReportOf(rank);
+    const bool connected = report.ready == 1;
+    if (connected) report = ReportOf(rank);
+    EXPECT_EQ(static_cast<absl::StatusCode>(report.code),
+              absl::StatusCode::kUnavailable)
+        << report.message;
+    EXPECT_LT(report.took_ms, 10'000);
+    if (connected) {
+      EXPECT_EQ(report.failed_peer, 2);
+    }
   }
 }
 
