@@ -28,8 +28,9 @@ namespace {
 // three (one put, one summed, one taken), and one for ranks that are apart.
 constexpr int kSlotCount = 4;
 
-// All ranks' slots together, with the array's part, should fit the caches.
-constexpr int64_t kSlotBytes = 128 << 10;
+// Large enough that handing over a block costs little beside it, small enough
+// that a block's part of the array is in the cache still when its sums come.
+constexpr int64_t kSlotBytes = 512 << 10;
 static_assert(kOneRoundBytes <= kSlotBytes);
 
 // What is summed at once, so that it stays in the innermost cache.
@@ -286,8 +287,8 @@ class SharedMemoryCommunicator final : public Communicator,
         for (int r = 0; r < world(); ++r) {
           if (r == rank()) continue;
           const Piece p = PieceOf(r, n, piece, i);
-          std::memcpy(Words(rank(), first + i) + r * piece, data + p.begin,
-                      p.count * kWord);
+          CopyForOthers(Words(rank(), first + i) + r * piece, data + p.begin,
+                        p.count * kWord);
         }
         PublishPut(first + i);
       }
@@ -325,7 +326,8 @@ class SharedMemoryCommunicator final : public Communicator,
         ReduceInto(reduction, sums + at, Words(r, block) + place + at, strip);
       }
       if (!put) continue;
-      std::memcpy(Words(rank(), block) + place + at, sums + at, strip * kWord);
+      CopyForOthers(Words(rank(), block) + place + at, sums + at,
+                    strip * kWord);
     }
   }
 
@@ -352,7 +354,7 @@ class SharedMemoryCommunicator final : public Communicator,
       if (i < count) {
         RETURN_IF_ERROR(OpenSlot(first + i));
         const Piece p = piece_of(rank(), i);
-        std::memcpy(Slot(rank(), first + i), data + p.begin, p.count);
+        CopyForOthers(Slot(rank(), first + i), data + p.begin, p.count);
         PublishPut(first + i);
       }
       if (i == 0) continue;
@@ -373,7 +375,7 @@ class SharedMemoryCommunicator final : public Communicator,
       const int64_t count = std::min(kSlotBytes, bytes - begin);
       if (rank() == root) {
         RETURN_IF_ERROR(OpenSlot(block_));
-        std::memcpy(Slot(root, block_), data + begin, count);
+        CopyForOthers(Slot(root, block_), data + begin, count);
         PublishPut(block_);
         // That the others take it for what it is; else two ranks could each
         // believe to be the root.

@@ -1,7 +1,7 @@
 // Collectives among ranks that share memory.
 //
-// Every rank has a segment, of the same size however large an array is, which
-// all of them map.  An array passes through it in blocks that fit the cache:
+// Every rank has a segment of 2 MiB, however large an array is, which all of
+// them map.  An array passes through it in blocks:
 //
 //   its owner   puts its part of a block into a slot of its segment, marks it
 //   the others  read it once it is marked, and mark that they have
