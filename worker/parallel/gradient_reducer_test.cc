@@ -235,7 +235,8 @@ TEST(GradientReducerTest, ADifferentPlanIsNamedOnEveryRank) {
 }
 
 TEST(GradientReducerTest, AnAbortInMidStepEndsEveryRank) {
-  for (const GroupKind kind : {GroupKind::kLoopback, GroupKind::kGloo}) {
+  for (const GroupKind kind :
+       {GroupKind::kLoopback, GroupKind::kGloo, GroupKind::kSharedMemory}) {
     FakeOptions options = ThreeRanks();
     options.kind = kind;
     const absl::Status why = absl::CancelledError("cancelled by the user");

@@ -173,12 +173,17 @@ TEST(SameBitsTest, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_TRUE(RunAll(options) == Expected());
 }
 
-TEST(SameBitsTest, TcpGivesTheSameBitsAsMemory) {
-  FakeOptions options = OneRank();
-  options.kind = GroupKind::kGloo;
-  options.split = {{0, 1, 2}, {3, 4}, {5}};
-  options.bucket_bytes = 20'000;
-  EXPECT_TRUE(RunAll(options) == Expected());
+TEST(SameBitsTest, AnyWayBetweenRanksGivesTheSameBits) {
+  for (const GroupKind kind : kProcessGroupKinds) {
+    FakeOptions options = OneRank();
+    options.kind = kind;
+    options.split = {{0, 1, 2}, {3, 4}, {5}};
+    for (const int64_t bucket_bytes : {5000, 20'000, 25 << 20}) {
+      options.bucket_bytes = bucket_bytes;
+      EXPECT_TRUE(RunAll(options) == Expected())
+          << NameOf(kind) << " " << bucket_bytes;
+    }
+  }
 }
 
 // Sleeps for random times before and after every call, differently on every
