@@ -553,7 +553,7 @@ TEST_F(LockstepTest, CancelSaysWhatBecameOfTheJob) {
 TEST_F(LockstepTest, WorkersAreListed) {
   coordinator_->SetWorkers({
       FromText<v1::Worker>(R"(name: "workers/w1" state: BUSY phase: TRAINING
-        job: "jobs/a" rank: 1 trainer_death_count: 2
+        job: "jobs/a" rank: 1 trainer_death_count: 2 collectives: TCP
         last_seen_time { seconds: 1700000000 }
         device { kind: "cpu" numeric_class: "cpu/avx2" thread_count: 4
                  memory_bytes: 25769803776 host: "h1" })"),
@@ -563,11 +563,14 @@ TEST_F(LockstepTest, WorkersAreListed) {
   coordinator_->SetPageMax(1);
 
   EXPECT_EQ(Run({"workers"}).out,
-            "WORKER  STATE  PHASE     JOB     RANK  DEVICE  THREADS    MEMORY  "
+            "WORKER  STATE  PHASE     JOB     RANK  COLLECTIVES  DEVICE  "
+            "THREADS    MEMORY  "
             "NUMERIC CLASS  HOST  DEATHS  LAST SEEN (UTC)      REASON\n"
-            "w1      BUSY   TRAINING  jobs/a     1  cpu           4  24.0 GiB  "
+            "w1      BUSY   TRAINING  jobs/a     1  TCP          cpu     "
+            "      4  24.0 GiB  "
             "cpu/avx2       h1         2  2023-11-14 22:13:20\n"
-            "w2      LOST   -         -          -  cpu           -       0 B  "
+            "w2      LOST   -         -          -  -            cpu     "
+            "      -       0 B  "
             "                          0  -                    silent\n");
   v1::ListWorkersResponse read;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(

@@ -34,6 +34,7 @@ int Workers(bool as_json, CommandLine& line) {
                {.title = "PHASE"},
                {.title = "JOB"},
                {.title = "RANK", .right = true},
+               {.title = "COLLECTIVES"},
                {.title = "DEVICE"},
                {.title = "THREADS", .right = true},
                {.title = "MEMORY", .right = true},
@@ -50,6 +51,9 @@ int Workers(bool as_json, CommandLine& line) {
          worker.phase() == 0 ? "-" : v1::Worker::Phase_Name(worker.phase()),
          worker.job().empty() ? "-" : worker.job(),
          worker.job().empty() ? "-" : absl::StrCat(worker.rank()),
+         worker.collectives() == 0
+             ? "-"
+             : v1::Worker::Collectives_Name(worker.collectives()),
          device.kind(),
          device.thread_count() > 0 ? absl::StrCat(device.thread_count()) : "-",
          BytesText(device.memory_bytes()), device.numeric_class(),
@@ -70,7 +74,8 @@ void AddWorkers(CLI::App* app, CommandLine* line) {
   command->footer(R"(
 MEMORY is the device's, on a CPU the host's.  Jobs mix only workers of one
 NUMERIC CLASS:
-another would give other bits.  DEATHS counts trainers that died since the
+another would give other bits.  COLLECTIVES is the way by which the ranks of a
+job exchange gradients.  DEATHS counts trainers that died since the
 daemon started.)");
   command->callback([json, line] {
     line->run = [json, line] { return Workers(*json, *line); };

@@ -30,6 +30,9 @@ enum class Phase {
   kAborting,     // Lets go.
 };
 
+// By which way it exchanges gradients with the others.
+enum class CollectivesInUse { kNone, kTcp, kSharedMemory };
+
 // "PREPARING" and so on, as the API spells it.
 absl::string_view PhaseName(Phase phase);
 
@@ -60,6 +63,7 @@ struct HeldGeneration {
   std::string nonce;                   // Of rank 0.
   std::optional<Failure> failure;      // kFailed.
   std::string detail;                  // For people.
+  CollectivesInUse collectives = CollectivesInUse::kNone;
   friend bool operator==(const HeldGeneration&,
                          const HeldGeneration&) = default;
 };

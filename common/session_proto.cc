@@ -248,6 +248,18 @@ v1::Worker::Phase ToProto(Phase phase) {
   return v1::Worker::PHASE_UNSPECIFIED;
 }
 
+v1::Worker::Collectives ToProto(CollectivesInUse collectives) {
+  switch (collectives) {
+    case CollectivesInUse::kNone:
+      return v1::Worker::COLLECTIVES_UNSPECIFIED;
+    case CollectivesInUse::kTcp:
+      return v1::Worker::TCP;
+    case CollectivesInUse::kSharedMemory:
+      return v1::Worker::SHARED_MEMORY;
+  }
+  return v1::Worker::COLLECTIVES_UNSPECIFIED;
+}
+
 absl::StatusOr<Phase> FromProto(v1::Worker::Phase phase) {
   switch (phase) {
     case v1::Worker::PREPARING:
@@ -367,6 +379,7 @@ v1::HeldGeneration ToProto(const HeldGeneration& held) {
     *proto.mutable_failure() = ToProto(*held.failure);
   }
   proto.set_detail(PeopleText(held.detail));
+  proto.set_collectives(ToProto(held.collectives));
   return proto;
 }
 
@@ -399,6 +412,11 @@ absl::StatusOr<HeldGeneration> FromProto(const v1::HeldGeneration& proto) {
     return Missing("failure");
   }
   held.detail = PeopleText(proto.detail());
+  // Shown and nothing else: what is not known does no harm.
+  for (const CollectivesInUse known :
+       {CollectivesInUse::kTcp, CollectivesInUse::kSharedMemory}) {
+    if (proto.collectives() == ToProto(known)) held.collectives = known;
+  }
   return held;
 }
 

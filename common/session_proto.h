@@ -23,6 +23,7 @@ namespace lockstep {
 inline constexpr size_t kPeopleTextBytesMax = 8192;
 
 v1::Worker::Phase ToProto(Phase phase);
+v1::Worker::Collectives ToProto(CollectivesInUse collectives);
 v1::DeviceInfo ToProto(const DeviceDescription& device);
 v1::Failure ToProto(const Failure& failure);
 v1::HeldGeneration ToProto(const HeldGeneration& held);

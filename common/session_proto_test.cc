@@ -90,6 +90,7 @@ v1::HeldGeneration FullHeld() {
   held.mutable_failure()->set_message("connection to rank 2 broke");
   held.mutable_failure()->set_peer_rank(2);
   held.set_detail("waits");
+  held.set_collectives(v1::Worker::SHARED_MEMORY);
   return held;
 }
 

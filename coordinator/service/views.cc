@@ -80,6 +80,10 @@ v1::Worker WorkerToProto(const WorkerView& view, std::optional<int> rank) {
     worker.set_job(JobName(view.assigned->job));
     worker.set_generation(view.assigned->generation);
     worker.set_rank(rank.value_or(0));
+    const auto& held = view.status.held;
+    if (held.has_value() && held->key == *view.assigned) {
+      worker.set_collectives(ToProto(held->collectives));
+    }
   }
   worker.set_incarnation(view.incarnation.value);
   worker.set_peer_address(view.peer_address);

@@ -8,10 +8,10 @@ import harness
 
 
 class BitsTest(harness.JobTest):
-    def hash_with(self, name, workers=1, threads=1, seed=7, steps=12, **parallel):
+    def hash_with(self, name, workers=1, threads=1, seed=7, steps=12, flags=(), **parallel):
         spec = self.spec(name, numerics={"seed": seed}, schedule={"max_steps": steps},
                          parallel={"min_workers": workers, **parallel})
-        self.run_job(spec, workers=workers, threads=threads)
+        self.run_job(spec, *flags, workers=workers, threads=threads)
         return self.hash_of(spec)
 
     def test_nothing_but_the_job_decides(self):
@@ -26,6 +26,8 @@ class BitsTest(harness.JobTest):
             "two-threads": dict(threads=2),
             "two-by-two": dict(workers=2, threads=2, bucket_bytes=64 << 10),
             "recompute": dict(workers=2, recompute="BLOCK"),
+            "tcp": dict(workers=3, flags=("--collectives", "tcp")),
+            "shared-memory": dict(workers=3, flags=("--collectives", "shared-memory")),
         }
         for name, variant in variants.items():
             with self.subTest(name):

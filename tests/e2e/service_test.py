@@ -139,6 +139,35 @@ class ServiceTest(harness.JobTest):
         self.assertIn("no sign of going on for 2s", worker.log())
         self.lockstep("cancel", job)
 
+    def test_the_way_of_collectives_is_shown_and_can_be_forced(self):
+        self.start_coordinator()
+        for name, flags in (("w0", ()), ("w1", ()), ("w2", ("--collectives", "tcp"))):
+            self.start_worker(name, *flags)
+            if name == "w1":
+                self.await_workers(2)
+                self.assertEqual(self.ways_of_a_job("shared", 2), ["SHARED_MEMORY"] * 2)
+        self.await_workers(3)
+        self.assertEqual(self.ways_of_a_job("tcp", 3), ["TCP"] * 3)
+        log = self.daemons[1].log()
+        self.assertIn("collectives=shared-memory", log)
+        self.assertRegex(log, r"collectives=tcp .*rank \d: it is told to use TCP")
+
+        self.start_worker("w3", "--collectives", "shared-memory")
+        self.await_workers(4)
+        job = self.submit(self.spec("refused", parallel={"min_workers": 4}))
+        reason = self.await_state(job, "FAILED")["state_reason"]
+        self.assertRegex(reason, r"rank \d is told to use shared memory and nothing else")
+        self.assertRegex(reason, r"rank \d: it is told to use TCP")
+
+    def ways_of_a_job(self, name, world):
+        """What its workers show while it runs; cancels it."""
+        job = self.submit(self.spec(name, schedule={"max_steps": 100000}, parallel={"min_workers": world}))
+        self.await_step(job, 1)
+        ways = [w.get("collectives") for w in self.workers() if w.get("job") == job]
+        self.lockstep("cancel", job)
+        self.await_workers(world)
+        return ways
+
     def test_cancelling_in_every_state(self):
         self.start_coordinator()
         queued = self.submit(self.spec("queued"))

@@ -210,6 +210,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(
                     communicator.status());
   }
   const absl::Status& shared = listener_->shared_memory();
+  held_.collectives =
+      shared.ok() ? CollectivesInUse::kSharedMemory : CollectivesInUse::kTcp;
   LOG(INFO) << "connected" << Field("job", held_.key.job)
             << Field("generation", held_.key.generation)
             << Field("rank", held_.rank)
