@@ -45,15 +45,16 @@ const std::map<std::string, Collectives> kCollectives = {
 
 CLI::Option* AddCollectives(CLI::App* app, Collectives* value) {
   return app
-      ->add_option(
-          "--collectives", *value,
+      ->add_option_function<std::string>(
+          "--collectives",
+          [value](const std::string& name) { *value = kCollectives.at(name); },
           "By which way the ranks of a job that share a host's memory "
           "exchange gradients: auto\n(shared memory if all ranks share "
           "it, else TCP), tcp, or shared-memory (refuse a job\nwhose "
           "ranks do not).  Changes no bit of the result.  Default: "
           "auto")
       ->type_name("WAY")
-      ->transform(CLI::Transformer(kCollectives));
+      ->check(CLI::IsMember(&kCollectives).description(""));
 }
 
 std::string NameOf(Collectives collectives) {

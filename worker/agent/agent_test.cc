@@ -68,6 +68,7 @@ Agent::Options MakeOptions(const std::string& coordinator,
       "--device",       "cpu",
       "--threads",      "1",
       "--listen-host",  "127.0.0.1",
+      "--collectives",  "auto",
       "--lock-key",     absl::StrCat("agent_test ", getpid()),
       "--lock-timeout", "30s"};
   options.trainer.environment = {absl::StrCat("FAKE_TRAINER=", behaviour)};
