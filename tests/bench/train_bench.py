@@ -3,7 +3,7 @@
 
     tests/bench/train_bench.py [--model tiny] [--workers 2] [--rounds 3]
 
-Ours is an ordinary job: a coordinator and one-thread workers on loopback, real data reading, exact sums over Gloo.
+Ours is an ordinary job: a coordinator and one-thread workers on loopback, real data reading, exact sums.
 PyTorch is tests/bench/pytorch_gpt.py at its best settings (Debian: python3-torch, libopenblas0-openmp).  Both take the
 same batch a process of sequences of 256 tokens; medians over steps, then over rounds.  Nothing else should run.
 """
