@@ -77,7 +77,10 @@ void AddSubmit(CLI::App* app, CommandLine* line) {
                    "1 to 128 printable ASCII characters: a repeated submission "
                    "with the same one queues nothing and prints the first "
                    "one's name.  Default: a fresh one")
-      ->type_name("ID");
+      ->type_name("ID")
+      ->check([](const std::string& id) {
+        return id.empty() ? "expected 1 to 128 characters" : "";
+      });
   AddConnectionOptions(command, line);
   command->footer(R"(
 Examples:
@@ -243,7 +246,7 @@ int List(const ListOptions& options, CommandLine& line) {
     const bool fast = !IsFinal(job.state()) && progress.tokens_per_second() > 0;
     table.Add(
         {job.name(), v1::Job::State_Name(job.state()), StepsText(progress),
-         progress.step_count() > 0 ? absl::StrFormat("%.4f", progress.loss())
+         progress.step_count() > 0 ? LossText(progress)
                                    : "-",
          fast ? CountText(progress.tokens_per_second()) : "-",
          absl::StrCat(job.workers_size()), TimeText(job.create_time()),

@@ -188,8 +188,9 @@ absl::Status JobFile::Set(absl::string_view assignment,
   }
   message->GetReflection()->ClearField(message, field);
   YAML::Node node;
+  // Text is taken as it stands, but for what is no value in a job file either.
   if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING &&
-      !field->is_repeated()) {
+      !field->is_repeated() && value != "null") {
     if (FindInvalidUtf8(value)) return fail("expected text in UTF-8");
     node = YAML::Node(value);
     node.SetTag("!");

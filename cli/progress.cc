@@ -46,10 +46,15 @@ bool IsNews(const v1::Job& before, const v1::Job& now) {
 
 }  // namespace
 
+std::string LossText(const v1::JobProgress& progress) {
+  return progress.has_loss() ? absl::StrFormat("%.4f", progress.loss()) : "-";
+}
+
 std::string ProgressText(const v1::Job& job) {
   const v1::JobProgress& p = job.progress();
   if (p.step_count() == 0) return "no step yet";
-  std::string text = absl::StrFormat("step %s, loss %.4f", Steps(p), p.loss());
+  std::string text =
+      absl::StrCat("step ", Steps(p), ", loss ", LossText(p));
   if (p.skipped_step_count() > 0) {
     absl::StrAppend(&text, ", ", p.skipped_step_count(), " skipped");
   }
@@ -81,7 +86,7 @@ std::string ProgressBar(const v1::Job& job, int columns) {
                             OneLine(job.state_reason())),
                columns);
   }
-  std::string tail = absl::StrFormat(" %s  loss %.4f", Steps(p), p.loss());
+  std::string tail = absl::StrCat(" ", Steps(p), "  loss ", LossText(p));
   if (p.has_held_out_loss()) {
     absl::StrAppendFormat(&tail, "  held-out %.4f", p.held_out_loss());
   }

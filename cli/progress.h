@@ -15,6 +15,9 @@ namespace lockstep::cli {
 // 1m20s left": what is known of it.
 std::string ProgressText(const v1::Job& job);
 
+// "2.3121"; "-" while no step had a loss.
+std::string LossText(const v1::JobProgress& progress);
+
 // A line with a bar, at most `columns` wide, the bar taking what is left:
 // "RUNNING [=====>    ]  40% 120/300  loss 2.3121  held-out 2.4010  12.3k tok/s
 // ETA 1m20s".  Before the first step: the state and its reason.

@@ -43,6 +43,9 @@ TEST(ProgressTest, TextSaysWhatIsKnown) {
                                "loss: 5 }")),
             "step 3, loss 5.0000");
   EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 3 "
+                               "skipped_step_count: 3 }")),
+            "step 3, loss -, 3 skipped");
+  EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 3 "
                                "loss: 5 skipped_step_count: 2 }")),
             "step 3, loss 5.0000, 2 skipped");
   EXPECT_EQ(ProgressText(JobOf("state: RUNNING progress { step_count: 30 "

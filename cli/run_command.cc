@@ -149,8 +149,9 @@ class Run {
     if (coordinator_) {
       StopAll({coordinator_.get()}, kStopMax, waiter_, env_.clock);
     }
-    if (interrupted_ != 0 || dead_ != nullptr || !status.ok()) {
-      // A rank that was killed could not tidy up.
+    if (interrupted_ != 0 || dead_ != nullptr || !status.ok() ||
+        job_.state() != v1::Job::COMPLETED) {
+      // A rank that was killed, or stopped, could not tidy up.
       OutputDirectory::RemoveLeftovers(spec_.output_directory(),
                                        {WithoutPrefix("jobs/", job_.name())});
     }

@@ -133,6 +133,16 @@ TEST(ProgressTest, SkippedStepsAreCountedAndTheirLossIsNotShown) {
   EXPECT_EQ(progress.step_count(), 2);
 }
 
+TEST(ProgressTest, WhereNoStepHadALossThereIsNone) {
+  ProgressTracker tracker;
+  v1::StepMetrics row = Row(1, 0, 0, std::nan(""));
+  row.set_skipped(true);
+  tracker.Add(row);
+  EXPECT_FALSE(tracker.Progress(Running(1, 1, 10), 1000).has_loss());
+  tracker.Add(Row(1, 1, 0, 5));
+  EXPECT_EQ(tracker.Progress(Running(1, 2, 10), 1000).loss(), 5);
+}
+
 TEST(ProgressTest, LossSpikesAreCountedOnceAStep) {
   ProgressTracker tracker;
   for (int step = 0; step < 4; ++step) {

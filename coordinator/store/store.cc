@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -440,6 +441,14 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const StoreOptions& options) {
   if (options.step_row_max < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "step_row_max: expected at least 1, got ", options.step_row_max));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(
+      std::filesystem::path(options.folder).parent_path(), error);
+  if (error) {
+    return absl::ErrnoToStatus(
+        error.value(),
+        absl::StrCat(options.folder, ": create the folders above the store's"));
   }
   if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(

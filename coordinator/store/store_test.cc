@@ -382,12 +382,15 @@ TEST_F(StoreTest, AnUnfinishedCreationIsBegunAgain) {
   EXPECT_FALSE(std::filesystem::exists(database() + ".new"));
 }
 
-TEST_F(StoreTest, AFolderThatCannotBeUsedIsNamed) {
-  const auto missing = OpenStore({.folder = base_ + "/a/b"});
-  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/a/b"));
+TEST_F(StoreTest, FoldersAboveItAreMade) {
+  EXPECT_TRUE(OpenStore({.folder = base_ + "/a/b/c"}).ok());
+}
 
+TEST_F(StoreTest, AFolderThatCannotBeUsedIsNamed) {
   WriteFile(base_ + "/file", "");
+  const auto below = OpenStore({.folder = base_ + "/file/a/b"});
+  EXPECT_FALSE(below.ok());
+  EXPECT_THAT(std::string(below.status().message()), HasSubstr("/file/a/b"));
   EXPECT_FALSE(OpenStore({.folder = base_ + "/file"}).ok());
   EXPECT_EQ(OpenStore({}).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -145,6 +145,14 @@ class BadInputTest(harness.JobTest):
         self.assertEqual([row["skipped"] for row in rows], [True, True])
         self.assertIn("is not finite", rows[0]["skip_reason"])
 
+    def test_a_run_that_fails_leaves_nothing_unfinished(self):
+        for i in range(3):
+            spec = self.spec(f"stopped{i}", numerics={"non_finite": "STOP"}, optimizer={"clip_norm": 0},
+                             schedule={"peak_learning_rate": 10, "warmup_steps": 0, "max_steps": 1000},
+                             parallel={"min_workers": 2})
+            self.run_job(spec, workers=2, expect=harness.JOB_FAILED)
+            self.assertFalse(os.path.exists(spec["output_directory"]) and os.listdir(spec["output_directory"]))
+
     def test_a_tensor_of_the_wrong_shape(self):
         folder = self.copy_model("shape")
         weights = os.path.join(folder, "model.safetensors")

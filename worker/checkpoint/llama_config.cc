@@ -63,6 +63,11 @@ absl::Status ReadScaling(const Rotary& rotary, ModelConfig& config) {
 absl::Status ReadRotary(const Json& json, ModelConfig& config) {
   const Json& parameters = Field(json, "rope_parameters");
   const Json& scaling = Field(json, "rope_scaling");
+  double share = 1;
+  RETURN_IF_ERROR(ReadNumber(json, "partial_rotary_factor", share));
+  if (share != 1) {
+    return Unsupported("partial_rotary_factor", share, "1, or none");
+  }
   RETURN_IF_ERROR(ReadNumber(json, "rope_theta", config.rotary_base));
   if (parameters.is_null()) {
     return ReadScaling({&scaling, "rope_scaling"}, config);

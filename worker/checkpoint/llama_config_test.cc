@@ -121,6 +121,7 @@ TEST(LlamaConfigTest, WhatWouldNotBeTrainedExactlyIsRefusedByName) {
       {R"({"rope_theta": null, "rope_scaling": null,
            "rope_parameters": {"partial_rotary_factor": 0.5}})",
        "rope_parameters: partial_rotary_factor: expected 1"},
+      {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: expected 1"},
       {R"({"num_key_value_heads": 5})",
        "num_attention_heads: expected a multiple of num_key_value_heads=5"},
       {R"({"head_dim": 7})", "head_dim: expected a multiple of 2"},

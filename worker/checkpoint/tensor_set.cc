@@ -54,7 +54,10 @@ absl::StatusOr<TensorSet> TensorSet::Open(const std::string& path) {
   }
   if (!Exists(single)) {
     return absl::NotFoundError(absl::StrCat(path, ": expected ", kSingle,
-                                            " or ", kIndex, "; found neither"));
+                                            " or ", kIndex,
+                                            "; found neither; a model in "
+                                            "another format is to be saved "
+                                            "again as safetensors"));
   }
   RETURN_IF_ERROR(set.AddFile(single));
   return set;

@@ -26,7 +26,8 @@ absl::StatusOr<FileForm> LlmcForm(const RandomAccessFile& file) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.path(), ": ", what,
                      "; expected the header of llm.c's token files "
-                     "(data.format is LLM_C)"));
+                     "(data.format is LLM_C): 20240520, 1 for 16-bit tokens, "
+                     "20240801, 7 for 32-bit ones"));
   };
   if (file.size() < kLlmcHeaderBytes) {
     return wrong(absl::StrCat("has ", file.size(), " bytes"));
@@ -281,15 +282,14 @@ absl::Status TokenSource::CheckBlock(int64_t joined_byte, int64_t byte_count,
 // Hands over every byte where there are few enough, else blocks evenly spread,
 // the first and last bytes among them.
 absl::Status TokenSource::ForBlocks(
-    const JoinedFiles& files,
+    const JoinedFiles& files, int64_t begin, int64_t total,
     const std::function<absl::Status(int64_t, int64_t, const unsigned char*)>&
         take) {
   std::vector<unsigned char> block(kBlockBytes);
   const auto read = [&](int64_t start, int64_t byte_count) -> absl::Status {
-    RETURN_IF_ERROR(files.Read(start, byte_count, block.data()));
-    return take(start, byte_count, block.data());
+    RETURN_IF_ERROR(files.Read(begin + start, byte_count, block.data()));
+    return take(begin + start, byte_count, block.data());
   };
-  const int64_t total = files.byte_count();
   if (total <= kFingerprintWholeBytesMax) {
     for (int64_t done = 0; done < total; done += kBlockBytes) {
       RETURN_IF_ERROR(read(done, std::min(kBlockBytes, total - done)));
@@ -318,7 +318,8 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
   };
   sizes(*tokens_);
   RETURN_IF_ERROR(ForBlocks(
-      *tokens_, [&](int64_t start, int64_t count, const unsigned char* raw) {
+      *tokens_, 0, tokens_->byte_count(),
+      [&](int64_t start, int64_t count, const unsigned char* raw) {
         hash.Update(raw, count);
         switch (tokens_->unit_bytes()) {
           case 1:
@@ -332,20 +333,70 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
   if (mask_.has_value()) {
     hash.Update("mask\n");
     sizes(*mask_);
-    bool some_count = mask_->byte_count() > kFingerprintWholeBytesMax;
+    // Of the targets of all training samples and of all held-out ones.
+    struct Part {
+      const char* name;
+      int64_t begin;
+      int64_t end;
+      bool counts = false;
+    };
+    const int64_t length = options_.sequence_length;
+    Part parts[] = {
+        {"training", 1,
+         (training_sample_count_ - 1) * options_.stride + length + 1},
+        {"held-out", training_token_count_ + 1,
+         training_token_count_ + held_out_sample_count_ * length + 1}};
     RETURN_IF_ERROR(ForBlocks(
-        *mask_, [&](int64_t start, int64_t count, const unsigned char* raw) {
+        *mask_, 0, mask_->byte_count(),
+        [&](int64_t start, int64_t count, const unsigned char* raw) {
           hash.Update(raw, count);
-          some_count |= std::find(raw, raw + count, 1) != raw + count;
+          for (Part& part : parts) {
+            const int64_t begin = std::max(part.begin - start, int64_t{0});
+            const int64_t end = std::min(part.end - start, count);
+            part.counts |= begin < end && std::find(raw + begin, raw + end,
+                                                    1) != raw + end;
+          }
           return CheckMask(start, count, raw);
         }));
-    if (!some_count) {
-      return absl::InvalidArgumentError(
-          "data.mask_files: no token of the data counts as a target; expected "
-          "a byte of 1 for each that does");
+    for (const Part& part : parts) {
+      // Of larger data not all was seen.
+      if (part.counts || part.end <= part.begin ||
+          mask_->byte_count() > kFingerprintWholeBytesMax) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data.mask_files: no token of the ", part.name,
+          " part, tokens ", part.begin, " to ", part.end - 1,
+          ", counts as a target; expected a byte of 1 for each that does"));
     }
   }
   return hash.HexDigest();
+}
+
+absl::StatusOr<std::vector<TokenSource::FileDigest>> TokenSource::FileDigests()
+    const {
+  std::vector<FileDigest> digests;
+  const auto add = [&digests](const JoinedFiles& files,
+                              const std::vector<std::string>& paths) {
+    int64_t begin = 0;
+    for (int i = 0; i < files.file_count(); ++i) {
+      Sha256 hash;
+      const int64_t byte_count = files.byte_count(i);
+      hash.UpdateInteger(static_cast<uint64_t>(byte_count));
+      RETURN_IF_ERROR(ForBlocks(files, begin, byte_count,
+                                [&](int64_t, int64_t count,
+                                    const unsigned char* raw) {
+                                  hash.Update(raw, count);
+                                  return absl::OkStatus();
+                                }));
+      begin += byte_count;
+      digests.push_back({paths[i], hash.HexDigest()});
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(add(*tokens_, options_.files));
+  if (mask_.has_value()) RETURN_IF_ERROR(add(*mask_, options_.mask_files));
+  return digests;
 }
 
 }  // namespace lockstep

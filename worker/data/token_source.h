@@ -103,6 +103,16 @@ class TokenSource {
   // Errors: as those of ReadTrainingSample.
   absl::StatusOr<std::string> Fingerprint() const;
 
+  // Of each file, those of tokens first: its path and its own fingerprint, by
+  // which one that differs between workers is found.
+  //
+  // Errors: a file cannot be read.
+  struct FileDigest {
+    std::string path;
+    std::string digest;  // 64 hexadecimal digits.
+  };
+  absl::StatusOr<std::vector<FileDigest>> FileDigests() const;
+
  private:
   explicit TokenSource(TokenSourceOptions options)
       : options_(std::move(options)) {}
@@ -114,8 +124,9 @@ class TokenSource {
   absl::Status OutsideVocabulary(int64_t joined_byte, uint32_t token) const;
   absl::Status CheckMask(int64_t first, int64_t count,
                          const unsigned char* mask) const;
+  // Of bytes [begin, begin + total) of the joined files.
   static absl::Status ForBlocks(
-      const JoinedFiles& files,
+      const JoinedFiles& files, int64_t begin, int64_t total,
       const std::function<absl::Status(int64_t, int64_t, const unsigned char*)>&
           take);
   template <int kWidth>

@@ -174,7 +174,8 @@ TEST(TokenSourceTest, AWrongMaskIsRefusedByName) {
   options.mask_files = {folder.Write("none3", std::string(3, '\0')),
                         folder.Write("none2", std::string(2, '\0'))};
   EXPECT_THAT(std::string(Open(options)->Fingerprint().status().message()),
-              HasSubstr("data.mask_files: no token of the data counts"));
+              HasSubstr("data.mask_files: no token of the training part, "
+                        "tokens 1 to 4, counts"));
 
   options.mask_files = {three, folder.Write("odd", std::string("\1\2", 2))};
   const auto source = Open(options);
@@ -186,6 +187,27 @@ TEST(TokenSourceTest, AWrongMaskIsRefusedByName) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("odd: byte 1: 2; expected 0 or 1"));
   }
+}
+
+// Each part alone: what is trained on, and what is evaluated.
+TEST(TokenSourceTest, AMaskThatLeavesNothingOfAPartIsRefusedByName) {
+  TestFolder folder;
+  TokenSourceOptions options = Options({folder.Write("a", Counting(40, 1))}, 4);
+  options.held_out_fraction = 0.5;
+  const auto refused = [&](int first, int end) {
+    std::string mask(40, '\0');
+    for (int i = first; i < end; ++i) mask[i] = 1;
+    options.mask_files = {folder.Write("mask", mask)};
+    return std::string(Open(options)->Fingerprint().status().message());
+  };
+  EXPECT_EQ(refused(0, 40), "");
+  EXPECT_EQ(refused(1, 40), "");
+  // No target comes before the first token.
+  EXPECT_THAT(refused(0, 1), HasSubstr("no token of the training part"));
+  EXPECT_THAT(refused(20, 40), HasSubstr("no token of the training part"));
+  EXPECT_THAT(refused(0, 20), HasSubstr("no token of the held-out part"));
+  options.held_out_fraction = 0;
+  EXPECT_EQ(refused(0, 20), "");
 }
 
 TEST(TokenSourceTest, SamplesStartAStrideApartAndEndInsideTheData) {

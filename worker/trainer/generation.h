@@ -67,6 +67,8 @@ class Generation {
   absl::Status RunToTheEnd();
   absl::Status PrepareAll();
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Start& start);
+  // An error about ranks, with the names of their workers.
+  absl::Status WithNames(const absl::Status& status) const;
   absl::Status Train(int64_t first_step);
   absl::Status Finish();
   void Report(const StepOutcome& step,

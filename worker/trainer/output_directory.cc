@@ -33,6 +33,7 @@ absl::Status SystemError(const std::string& what, const std::error_code& code) {
 }
 
 constexpr char kFolderPrefix[] = ".lockstep-";
+constexpr char kUnnamedPrefix[] = ".new";
 
 std::string FolderName(const GenerationKey& key, const std::string& random) {
   return absl::StrCat(kFolderPrefix, key.job.value, "-g", key.generation, "-",
@@ -87,6 +88,27 @@ std::string OwnerOf(const std::string& model_folder) {
   return json["job"].get<std::string>();
 }
 
+// Errors: FailedPrecondition: a job other than `job` is at work in the folder.
+absl::Status CheckForOthers(const std::string& output_directory,
+                            const JobId& job) {
+  std::error_code error;
+  for (fs::directory_iterator it(output_directory, error), end;
+       !error && it != end; it.increment(error)) {
+    const auto owner = OwnerOfFolder(it->path().filename().string());
+    if (!owner.has_value() || owner->job == job ||
+        TryLockNonce(it->path().string()).has_value() ||
+        !fs::exists(it->path() / "nonce", error)) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "output_directory: ", output_directory, " is in use: jobs/",
+        owner->job.value,
+        " is at work in it; choose another output_directory, or cancel that "
+        "job"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
@@ -129,43 +151,45 @@ absl::StatusOr<std::unique_ptr<OutputDirectory>> OutputDirectory::Claim(
     const UniqueFd lock = TryLockNonce(it->path().string());
     if (lock.has_value()) {
       leftovers.push_back(it->path());
-    } else if (owner->job != key.job &&
-               fs::exists(it->path() / "nonce", error)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "output_directory: ", output_directory, " is in use: jobs/",
-          owner->job.value,
-          " is at work in it; choose another output_directory, or cancel that "
-          "job"));
     }
   }
   if (error) {
     return SystemError(absl::StrCat("cannot list ", output_directory), error);
   }
+  RETURN_IF_ERROR(CheckForOthers(output_directory, key.job));
   for (const fs::path& path : leftovers) {
     fs::remove_all(path, error);
     if (error) {
       return SystemError(absl::StrCat("cannot remove ", path.string()), error);
     }
   }
+  // Not to be taken for a leftover before its nonce is locked: until then under
+  // another name.
   const std::string folder = absl::StrCat(output_directory, "/", nonce);
-  if (absl::Status status = CreateNewFolder(folder); !status.ok()) {
+  const std::string unnamed =
+      absl::StrCat(output_directory, "/", kUnnamedPrefix, nonce);
+  if (absl::Status status = CreateNewFolder(unnamed); !status.ok()) {
     return Annotate(status, "output_directory");
   }
-  if (absl::Status status = WriteNewFile(absl::StrCat(folder, "/nonce"), nonce);
-      !status.ok()) {
+  absl::Status status = WriteNewFile(absl::StrCat(unnamed, "/nonce"), nonce);
+  if (status.ok()) {
+    // Some network file systems have no locks; then leftovers just stay.
+    output->nonce_lock_ = TryLockNonce(unnamed);
+    status = PublishFolder(unnamed, folder);
+  }
+  if (!status.ok()) {
+    fs::remove_all(unnamed, error);
     return Annotate(status, "output_directory");
   }
+  // Another may have come at the same time; each looks after it can be seen.
+  RETURN_IF_ERROR(CheckForOthers(output_directory, key.job));
   // Now, and not when the disk has filled up.
   nlohmann::json marker;
   marker["job"] = key.job.value;
   marker["generation"] = key.generation;
-  if (absl::Status status = WriteNewFile(absl::StrCat(folder, "/", kMarkerName),
-                                         marker.dump(1) + "\n");
-      !status.ok()) {
-    return Annotate(status, "output_directory");
-  }
-  // Some network file systems have no locks; then leftovers just stay.
-  output->nonce_lock_ = TryLockNonce(folder);
+  status = WriteNewFile(absl::StrCat(folder, "/", kMarkerName),
+                        marker.dump(1) + "\n");
+  if (!status.ok()) return Annotate(status, "output_directory");
   return output;
 }
 

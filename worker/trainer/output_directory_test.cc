@@ -1,7 +1,10 @@
 #include "worker/trainer/output_directory.h"
 
 #include <filesystem>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/checkpoint/durable_file.h"
@@ -200,6 +203,32 @@ TEST(OutputDirectoryTest, AnotherJobAtWorkIsNamedAndNotDisturbed) {
 
   other.reset();
   MustClaim(folder.path(), Key(1));
+}
+
+// However they meet: never two at work, and nothing said but that.
+TEST(OutputDirectoryTest, OfThoseWhoComeTogetherAtMostOneStays) {
+  TestFolder folder;
+  const std::string out = folder.Path("out");
+  for (int round = 0; round < 100; ++round) {
+    std::vector<absl::StatusOr<std::unique_ptr<OutputDirectory>>> claims(4);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        claims[i] = OutputDirectory::Claim(
+            out, {{absl::StrCat("job-", i)}, 1}, absl::StrCat(round));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    int stay = 0;
+    for (const auto& claim : claims) {
+      stay += claim.ok();
+      if (claim.ok()) continue;
+      EXPECT_EQ(claim.status().code(), absl::StatusCode::kFailedPrecondition)
+          << claim.status();
+      EXPECT_THAT(std::string(claim.status().message()), HasSubstr("is in use"));
+    }
+    EXPECT_LE(stay, 1);
+  }
 }
 
 TEST(OutputDirectoryTest, OtherRanksFindTheNonceOnlyInTheSameFolder) {

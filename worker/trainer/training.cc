@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/sha256.h"
@@ -123,7 +124,9 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
                                    .data = job_.data_digest(),
                                    .weights = weights_digest_}},
                        *stream_, *comm_, clock_));
-  RETURN_IF_ERROR(Blame(reducer_->ComparePlans()));
+  if (absl::Status same = reducer_->ComparePlans(); !same.ok()) {
+    return Blame(WithFileThatDiffers(std::move(same)));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<MicroBatchReader> reader,
                    MicroBatchReader::Create(
                        &job_.tokens(),
@@ -138,6 +141,47 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
   reader_ = std::move(reader);
   if (!abort_.ok()) reader_->Cancel();
   return absl::OkStatus();
+}
+
+absl::Status Training::WithFileThatDiffers(absl::Status status) {
+  // All ranks have found the same, and so all come here, or none does.
+  if (!absl::IsFailedPrecondition(status) ||
+      !absl::StrContains(status.message(), "contents of the data files")) {
+    return status;
+  }
+  // This is only to say more: if it fails the first error stays.
+  const auto files = job_.tokens().FileDigests();
+  constexpr int64_t kDigestBytes = 64;
+  const int64_t count = files.ok() ? std::ssize(*files) : 0;
+  std::string mine(count * kDigestBytes, '?');
+  for (int64_t i = 0; i < count; ++i) {
+    mine.replace(i * kDigestBytes, kDigestBytes, (*files)[i].digest);
+  }
+  const int rank = comm_->rank();
+  std::string first = mine;
+  const auto spread = [&](Communicator& c) {
+    return c.Broadcast(first.data(), std::ssize(first), 0);
+  };
+  // Ranks with another number of files do not get here: the spec has them.
+  if (!comm_->Run(spread).ok()) return status;
+  std::vector<int64_t> differs(count);
+  for (int64_t i = 0; i < count; ++i) {
+    differs[i] = first.compare(i * kDigestBytes, kDigestBytes, mine,
+                               i * kDigestBytes, kDigestBytes) == 0
+                     ? 0
+                     : 1 + rank;
+  }
+  const auto collect = [&](Communicator& c) {
+    return c.AllReduceMax(differs.data(), count);
+  };
+  if (!comm_->Run(collect).ok()) return status;
+  for (int64_t i = 0; i < count; ++i) {
+    if (differs[i] == 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat((*files)[i].path, " is not the same for rank ",
+                     differs[i] - 1, " as for rank 0: ", status.message()));
+  }
+  return status;
 }
 
 absl::StatusOr<StepOutcome> Training::Step() {

@@ -115,6 +115,9 @@ class Training {
   absl::StatusOr<ExactLoss> SumHeldOutLoss();
   absl::Status RunMicroBatch(StepOutcome& outcome);
   std::string SkipReason(const StepResult& result) const;
+  // A collective, once plans were found to differ: if it is by data, says by
+  // which file.
+  absl::Status WithFileThatDiffers(absl::Status status);
   // Blames a collective's error on the peer, and what all ranks see on the job.
   static absl::Status Blame(absl::Status status);
   absl::Status aborted() const;

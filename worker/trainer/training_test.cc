@@ -1,6 +1,7 @@
 #include "worker/trainer/training.h"
 
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -251,6 +252,8 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
   TestFolder folder;
   const v1::JobSpec spec = Spec(folder);
   const OpenedJob job0 = MustOpen(spec);
+  // Another file under the same path, as on another host.
+  std::filesystem::remove(folder.Path("text"));
   folder.Write("text", "X" + Text(6000).substr(1));
   const OpenedJob job1 = MustOpen(spec);
   auto communicators = MakeLoopbackGroup(2);
@@ -272,8 +275,10 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(CauseOf(status), Failure::Cause::kJob);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("rank 1 differs from rank 0 in the contents of the "
-                          "data files"));
+                AllOf(HasSubstr(folder.Path("text")),
+                      HasSubstr("is not the same for rank 1 as for rank 0"),
+                      HasSubstr("rank 1 differs from rank 0 in the contents of "
+                                "the data files")));
   }
 }
 
