@@ -246,8 +246,7 @@ int List(const ListOptions& options, CommandLine& line) {
     const bool fast = !IsFinal(job.state()) && progress.tokens_per_second() > 0;
     table.Add(
         {job.name(), v1::Job::State_Name(job.state()), StepsText(progress),
-         progress.step_count() > 0 ? LossText(progress)
-                                   : "-",
+         progress.step_count() > 0 ? LossText(progress) : "-",
          fast ? CountText(progress.tokens_per_second()) : "-",
          absl::StrCat(job.workers_size()), TimeText(job.create_time()),
          job.spec().display_name(), Fit(OneLine(job.state_reason()), 60)});

@@ -53,8 +53,7 @@ std::string LossText(const v1::JobProgress& progress) {
 std::string ProgressText(const v1::Job& job) {
   const v1::JobProgress& p = job.progress();
   if (p.step_count() == 0) return "no step yet";
-  std::string text =
-      absl::StrCat("step ", Steps(p), ", loss ", LossText(p));
+  std::string text = absl::StrCat("step ", Steps(p), ", loss ", LossText(p));
   if (p.skipped_step_count() > 0) {
     absl::StrAppend(&text, ", ", p.skipped_step_count(), " skipped");
   }

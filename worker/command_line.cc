@@ -146,12 +146,13 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
   AddDuration(&app, "--abort-timeout", &flags.abort_timeout,
               "How long a trainer may take to let go of a job, before it is "
               "killed and replaced.");
-  AddDuration(&app, "--progress-timeout", &flags.progress_timeout,
-              "How long a trainer may train without going on (a gradient of a "
-              "tensor, a batch of an evaluation, a tensor written), before it "
-              "is killed and replaced.  With less than 5m, after which it gives "
-              "up another worker that it waits for, it may be killed for "
-              "waiting.");
+  AddDuration(
+      &app, "--progress-timeout", &flags.progress_timeout,
+      "How long a trainer may train without going on (a gradient of a "
+      "tensor, a batch of an evaluation, a tensor written), before it "
+      "is killed and replaced.  With less than 5m, after which it gives "
+      "up another worker that it waits for, it may be killed for "
+      "waiting.");
   AddDuration(&app, "--name-taken-patience", &flags.name_taken_patience,
               "How long to ask again when another worker has the name.");
 

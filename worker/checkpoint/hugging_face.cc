@@ -74,7 +74,8 @@ absl::Status CheckForm(const TensorSet::Entry& entry,
     return absl::InvalidArgumentError(
         absl::StrCat(At(entry), ": expected shape ", ShapeText(shape),
                      ", as config.json says (fields that it lacks have "
-                     "transformers' defaults), found ", ShapeText(info.shape)));
+                     "transformers' defaults), found ",
+                     ShapeText(info.shape)));
   }
   if (info.dtype != Dtype::kF32 && info.dtype != Dtype::kF16 &&
       info.dtype != Dtype::kBf16) {

@@ -317,19 +317,19 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
     }
   };
   sizes(*tokens_);
-  RETURN_IF_ERROR(ForBlocks(
-      *tokens_, 0, tokens_->byte_count(),
-      [&](int64_t start, int64_t count, const unsigned char* raw) {
-        hash.Update(raw, count);
-        switch (tokens_->unit_bytes()) {
-          case 1:
-            return CheckBlock<1>(start, count, raw);
-          case 2:
-            return CheckBlock<2>(start, count, raw);
-          default:
-            return CheckBlock<4>(start, count, raw);
-        }
-      }));
+  RETURN_IF_ERROR(
+      ForBlocks(*tokens_, 0, tokens_->byte_count(),
+                [&](int64_t start, int64_t count, const unsigned char* raw) {
+                  hash.Update(raw, count);
+                  switch (tokens_->unit_bytes()) {
+                    case 1:
+                      return CheckBlock<1>(start, count, raw);
+                    case 2:
+                      return CheckBlock<2>(start, count, raw);
+                    default:
+                      return CheckBlock<4>(start, count, raw);
+                  }
+                }));
   if (mask_.has_value()) {
     hash.Update("mask\n");
     sizes(*mask_);
@@ -353,8 +353,8 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
           for (Part& part : parts) {
             const int64_t begin = std::max(part.begin - start, int64_t{0});
             const int64_t end = std::min(part.end - start, count);
-            part.counts |= begin < end && std::find(raw + begin, raw + end,
-                                                    1) != raw + end;
+            part.counts |= begin < end &&
+                           std::find(raw + begin, raw + end, 1) != raw + end;
           }
           return CheckMask(start, count, raw);
         }));
@@ -365,8 +365,8 @@ absl::StatusOr<std::string> TokenSource::Fingerprint() const {
         continue;
       }
       return absl::InvalidArgumentError(absl::StrCat(
-          "data.mask_files: no token of the ", part.name,
-          " part, tokens ", part.begin, " to ", part.end - 1,
+          "data.mask_files: no token of the ", part.name, " part, tokens ",
+          part.begin, " to ", part.end - 1,
           ", counts as a target; expected a byte of 1 for each that does"));
     }
   }
@@ -383,12 +383,12 @@ absl::StatusOr<std::vector<TokenSource::FileDigest>> TokenSource::FileDigests()
       Sha256 hash;
       const int64_t byte_count = files.byte_count(i);
       hash.UpdateInteger(static_cast<uint64_t>(byte_count));
-      RETURN_IF_ERROR(ForBlocks(files, begin, byte_count,
-                                [&](int64_t, int64_t count,
-                                    const unsigned char* raw) {
-                                  hash.Update(raw, count);
-                                  return absl::OkStatus();
-                                }));
+      RETURN_IF_ERROR(
+          ForBlocks(files, begin, byte_count,
+                    [&](int64_t, int64_t count, const unsigned char* raw) {
+                      hash.Update(raw, count);
+                      return absl::OkStatus();
+                    }));
       begin += byte_count;
       digests.push_back({paths[i], hash.HexDigest()});
     }

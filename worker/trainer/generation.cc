@@ -124,10 +124,9 @@ absl::Status Generation::RunToTheEnd() {
   }
   Tell(Phase::kConnecting);
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Connect(start));
-  RETURN_IF_ERROR(
-      WithNames(training_->Join(std::move(communicator),
-                                start.micro_batches[prepare_.rank],
-                                start.first_step)));
+  RETURN_IF_ERROR(WithNames(training_->Join(std::move(communicator),
+                                            start.micro_batches[prepare_.rank],
+                                            start.first_step)));
   held_.addresses.clear();
   held_.nonce.clear();
   held_.committed_step_count = start.first_step;
@@ -197,11 +196,10 @@ absl::Status Generation::WithNames(const absl::Status& status) const {
         absl::StrCat(name, " is worker ", prepare_.workers[rank].value));
   }
   if (names.empty()) return status;
-  return CausedBy(
-      CauseOf(status),
-      absl::Status(status.code(), absl::StrCat(status.message(), " (",
-                                               absl::StrJoin(names, ", "),
-                                               ")")));
+  return CausedBy(CauseOf(status),
+                  absl::Status(status.code(),
+                               absl::StrCat(status.message(), " (",
+                                            absl::StrJoin(names, ", "), ")")));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(

@@ -214,8 +214,8 @@ TEST(OutputDirectoryTest, OfThoseWhoComeTogetherAtMostOneStays) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&, i] {
-        claims[i] = OutputDirectory::Claim(
-            out, {{absl::StrCat("job-", i)}, 1}, absl::StrCat(round));
+        claims[i] = OutputDirectory::Claim(out, {{absl::StrCat("job-", i)}, 1},
+                                           absl::StrCat(round));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -225,7 +225,8 @@ TEST(OutputDirectoryTest, OfThoseWhoComeTogetherAtMostOneStays) {
       if (claim.ok()) continue;
       EXPECT_EQ(claim.status().code(), absl::StatusCode::kFailedPrecondition)
           << claim.status();
-      EXPECT_THAT(std::string(claim.status().message()), HasSubstr("is in use"));
+      EXPECT_THAT(std::string(claim.status().message()),
+                  HasSubstr("is in use"));
     }
     EXPECT_LE(stay, 1);
   }
