@@ -65,8 +65,11 @@ absl::Status Shell::Start() {
   {
     MutexLock lock(&mutex_);
     core_ = std::make_unique<Coordinator>(*std::move(core));
-    Queue(std::move(effects));
   }
+  // Here and now: whoever asks once this serves must find the stored jobs.
+  std::vector<Item> items;
+  for (Effect& effect : effects) items.push_back(std::move(effect));
+  RETURN_IF_ERROR(CarryOutAll(items));
   outbox_thread_ = StartThread("ls-outbox", [this] { RunOutbox(); });
   timer_thread_ = StartThread("ls-timer", [this] { RunTimer(); });
   return absl::OkStatus();
@@ -273,13 +276,18 @@ void Shell::RunOutbox() {
       CloseAll(refusal);
       return;
     }
-    if (const absl::Status status = StoreAll(items); !status.ok()) {
+    if (const absl::Status status = CarryOutAll(items); !status.ok()) {
       Fail(status, std::move(items));
       return;
     }
-    for (Item& item : items) CarryOut(item);
-    while (!stale_jobs_.empty()) PublishJob(jobs_.at(*stale_jobs_.begin()));
   }
+}
+
+absl::Status Shell::CarryOutAll(std::vector<Item>& items) {
+  RETURN_IF_ERROR(StoreAll(items));
+  for (Item& item : items) CarryOut(item);
+  while (!stale_jobs_.empty()) PublishJob(jobs_.at(*stale_jobs_.begin()));
+  return absl::OkStatus();
 }
 
 // All that `items` want stored, in one transaction; then shows the steps.

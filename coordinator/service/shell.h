@@ -157,8 +157,10 @@ class Shell {
       absl::StatusOr<JobId> job,
       std::function<void(absl::StatusOr<JobSnapshot>)> done);
 
-  // The outbox thread.
+  // The outbox thread, and the starting one before.
   void RunOutbox();
+  // Errors: the store's; then nothing has been carried out.
+  absl::Status CarryOutAll(std::vector<Item>& items);
   absl::Status StoreAll(std::vector<Item>& items);
   void CarryOut(Item& item);
   void CarryOut(Effect& effect);
