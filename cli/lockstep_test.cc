@@ -334,14 +334,13 @@ TEST_F(LockstepTest, AFaultyFileIsNotSubmitted) {
 }
 
 TEST_F(LockstepTest, WhatTheCoordinatorRefusesIsShownInTheFile) {
-  Write(job_file_, absl::StrCat(kJobFile, "parallel:\n  zero_stage: 1\n"));
+  Write(job_file_, absl::StrCat(kJobFile, "parallel:\n  zero_stage: 4\n"));
   const Result result = Run({"submit", job_file_, "--watch"});
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
             absl::StrCat("lockstep: error: ", job_file_,
-                         ":15:3: parallel.zero_stage: expected 0 (this version "
-                         "shards nothing), got 1\n"));
+                         ":15:3: parallel.zero_stage: expected 0 to 3, got 4\n"));
 }
 
 TEST_F(LockstepTest, SubmitAndWatchShowsTheJobToItsEnd) {

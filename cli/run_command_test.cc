@@ -276,11 +276,10 @@ TEST_F(RunCommandTest, AJobThatIsCancelledIsCode4) {
 }
 
 TEST_F(RunCommandTest, AFaultyJobStartsNothing) {
-  EXPECT_EQ(Run({"--set", "parallel.zero_stage=1"}), 2);
+  EXPECT_EQ(Run({"--set", "parallel.zero_stage=4"}), 2);
   EXPECT_EQ(Err(),
-            "lockstep: error: --set parallel.zero_stage=1: "
-            "parallel.zero_stage: expected 0 (this version shards nothing), "
-            "got 1\n");
+            "lockstep: error: --set parallel.zero_stage=4: "
+            "parallel.zero_stage: expected 0 to 3, got 4\n");
   EXPECT_EQ(Run({"--metrics", "/no/such/folder/x"}), 2);
   EXPECT_EQ(Err(),
             "lockstep: error: --metrics: cannot write /no/such/folder/x: No "

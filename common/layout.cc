@@ -156,13 +156,19 @@ std::vector<FlatRange> CutBuckets(const FlatRange& unit,
   return buckets;
 }
 
+FlatRange PartOf(const FlatRange& range, int64_t size, int64_t index) {
+  const int64_t begin = std::min(size * index, range.element_count);
+  const int64_t end = std::min(begin + size, range.element_count);
+  return {range.offset + begin, end - begin};
+}
+
+int64_t ShardSize(int64_t n, int world) {
+  return RoundUp((n + world - 1) / world, kTensorAlignment);
+}
+
 FlatRange ShardOf(const FlatRange& bucket, int rank, int world) {
   LS_CHECK(0 <= rank && rank < world);
-  const int64_t part =
-      RoundUp((bucket.element_count + world - 1) / world, kTensorAlignment);
-  const int64_t begin = std::min(part * rank, bucket.element_count);
-  const int64_t end = std::min(begin + part, bucket.element_count);
-  return {bucket.offset + begin, end - begin};
+  return PartOf(bucket, ShardSize(bucket.element_count, world), rank);
 }
 
 }  // namespace lockstep

@@ -98,9 +98,15 @@ Layout MakeLayout(const ModelConfig& config);
 std::vector<FlatRange> CutBuckets(const FlatRange& unit,
                                   int64_t bucket_elements);
 
-// Rank `rank`'s part of a bucket split evenly over `world` ranks: parts of
-// ceil(n / world) elements rounded up to kTensorAlignment; the last parts may
-// be shorter, or empty.
+// Part `index` of a range that is cut, from its start, into parts of `size`
+// elements: the last parts may be shorter, or empty.
+FlatRange PartOf(const FlatRange& range, int64_t size, int64_t index);
+
+// Elements of a rank's part of n elements split evenly over `world` ranks:
+// ceil(n / world) rounded up to kTensorAlignment.
+int64_t ShardSize(int64_t n, int world);
+
+// Rank `rank`'s part of a bucket: of ShardSize.
 FlatRange ShardOf(const FlatRange& bucket, int rank, int world);
 
 }  // namespace lockstep

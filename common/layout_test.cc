@@ -82,5 +82,18 @@ TEST(LayoutTest, BucketsAndShardsCoverAUnitOnce) {
   }
 }
 
+TEST(LayoutTest, PartsOfAnySizeCoverARangeOnce) {
+  for (const int64_t size : {1, 3, 10, 11, 100}) {
+    int64_t next = 7;
+    for (int64_t i = 0; i < 12; ++i) {
+      const FlatRange part = PartOf({7, 10}, size, i);
+      EXPECT_EQ(part.offset, next);
+      EXPECT_EQ(part.element_count, std::min(size, 17 - next));
+      next += part.element_count;
+    }
+    EXPECT_EQ(next, 17);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

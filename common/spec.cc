@@ -79,15 +79,6 @@ constexpr Refusal kRefusals[] = {
      [](const v1::JobSpec& spec) {
        return v1::NumericsSpec::Reduction_Name(spec.numerics().reduction());
      }},
-    {"parallel.zero_stage",
-     [](const v1::JobSpec& spec) {
-       return spec.parallel().zero_stage() >= 1 &&
-              spec.parallel().zero_stage() <= 3;
-     },
-     "0 (this version shards nothing)",
-     [](const v1::JobSpec& spec) {
-       return absl::StrCat(spec.parallel().zero_stage());
-     }},
 };
 
 // Empty components and "." go: the same file has the same name.

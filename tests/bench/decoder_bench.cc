@@ -32,6 +32,7 @@
 #include "kernels/layer_norm.h"
 #include "kernels/matmul.h"
 #include "worker/model/decoder.h"
+#include "worker/model/whole_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -138,6 +139,10 @@ struct Phases {
 };
 
 // One model with everything that a step needs.
+Products ProductsOf(const Options& o) {
+  return o.precision == "bfloat16" ? Products::kBfloat16 : Products::kFloat32;
+}
+
 class Bench {
  public:
   explicit Bench(const Options& o)
@@ -149,10 +154,11 @@ class Bench {
         floats_(Allocate(3 * layout_.element_count * sizeof(float))),
         sum_(Allocate(layout_.element_count * sizeof(int64_t))),
         flag_(Allocate(sizeof(int32_t))),
-        decoder_(Check(Decoder::Create(
-            config_, layout_, o.rows, o.length, *stream_,
-            {.products = o.precision == "bfloat16" ? Products::kBfloat16
-                                                   : Products::kFloat32}))),
+        source_(Check(
+            WholeParameters::Create(layout_, ProductsOf(o), *stream_))),
+        decoder_(Check(Decoder::Create(config_, layout_, o.rows, o.length,
+                                       *stream_, *source_,
+                                       {.products = ProductsOf(o)}))),
         tokens_(o.rows * (o.length + 1)) {
     float* const parameters = floats_->as<float>();
     for (int64_t i = 0; i < layout_.element_count; ++i) {
@@ -165,7 +171,7 @@ class Bench {
           Philox4x32({static_cast<uint32_t>(i), 1, 0, 0}, {1, 1})[0] %
           config_.vocabulary);
     }
-    Check(decoder_->SetParameters(parameters));
+    Check(source_->Set(parameters));
   }
 
   const Layout& layout() const { return layout_; }
@@ -204,7 +210,7 @@ class Bench {
          .weight_decay = 0.1,
          .bias_correction1 = 1 - std::pow(0.9, step + 1),
          .bias_correction2 = 1 - std::pow(0.95, step + 1)}));
-    Check(decoder_->SetParameters(floats_->as<float>()));
+    Check(source_->Set(floats_->as<float>()));
     const double end = Now();
     p.update = end - update;
     p.step = end - start;
@@ -236,6 +242,7 @@ class Bench {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Buffer> floats_;  // Parameters and both moments.
   std::unique_ptr<Buffer> sum_, flag_;
+  std::unique_ptr<WholeParameters> source_;
   std::unique_ptr<Decoder> decoder_;
   std::vector<int32_t> tokens_;
 };

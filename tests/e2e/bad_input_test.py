@@ -68,7 +68,6 @@ class BadInputTest(harness.JobTest):
         self.refuse(spec, "batch.global_batch_size", "multiple", "micro_batch_size=3", "schedule.peak_learning_rate")
 
     def test_what_is_not_there_yet_is_refused_by_name(self):
-        self.refuse(self.spec("bad", parallel={"zero_stage": 2}), "parallel.zero_stage")
         self.refuse(self.spec("bad", numerics={"reduction": "REDUCTION_FLOAT32"}), "numerics.reduction")
 
     # ---- The data.

@@ -26,6 +26,10 @@ class BitsTest(harness.JobTest):
             "two-threads": dict(threads=2),
             "two-by-two": dict(workers=2, threads=2, bucket_bytes=64 << 10),
             "recompute": dict(workers=2, recompute="BLOCK"),
+            "zero-1": dict(workers=2, zero_stage=1),
+            "zero-2": dict(workers=3, zero_stage=2, bucket_bytes=64 << 10),
+            "zero-3": dict(workers=3, zero_stage=3, recompute="BLOCK"),
+            "zero-3-tcp": dict(workers=2, zero_stage=3, flags=("--collectives", "tcp")),
             "tcp": dict(workers=3, flags=("--collectives", "tcp")),
             "shared-memory": dict(workers=3, flags=("--collectives", "shared-memory")),
         }

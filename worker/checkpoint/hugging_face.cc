@@ -182,14 +182,24 @@ absl::Status HuggingFaceModel::MatchTensors(const std::string& folder) {
 }
 
 absl::Status HuggingFaceModel::ReadWeights(float* flat) const {
+  for (size_t u = 0; u < layout_.units.size(); ++u) {
+    RETURN_IF_ERROR(ReadUnit(static_cast<int>(u),
+                             flat + layout_.units[u].range.offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HuggingFaceModel::ReadUnit(int unit, float* values) const {
+  const Unit& u = layout_.units[unit];
   int64_t end = 0;
-  for (size_t i = 0; i < entries_.size(); ++i) {
+  for (int i = u.first_tensor; i < u.end_tensor; ++i) {
     const Tensor& tensor = layout_.tensors[i];
-    std::fill(flat + end, flat + tensor.offset, 0.0f);
-    end = tensor.offset + tensor.element_count;
+    const int64_t begin = tensor.offset - u.range.offset;
+    std::fill(values + end, values + begin, 0.0f);
+    end = begin + tensor.element_count;
     for (int64_t done = 0; done < tensor.element_count; done += kChunk) {
       const int64_t count = std::min(kChunk, tensor.element_count - done);
-      float* const out = flat + tensor.offset + done;
+      float* const out = values + begin + done;
       RETURN_IF_ERROR(ReadFloats(entries_[i], done, count, out));
       const float* const bad = std::find_if_not(
           out, out + count, [](float value) { return std::isfinite(value); });
@@ -200,18 +210,22 @@ absl::Status HuggingFaceModel::ReadWeights(float* flat) const {
       }
     }
   }
-  std::fill(flat + end, flat + layout_.element_count, 0.0f);
-  return tied_head_.info == nullptr ? absl::OkStatus() : CheckTiedHead(flat);
+  std::fill(values + end, values + u.range.element_count, 0.0f);
+  const bool has_embedding =
+      layout_.tensors[u.first_tensor].role == TensorRole::kTokenEmbedding;
+  return has_embedding && tied_head_.info != nullptr ? CheckTiedHead(values)
+                                                     : absl::OkStatus();
 }
 
-absl::Status HuggingFaceModel::CheckTiedHead(const float* flat) const {
-  const Tensor& embedding =
-      layout_.tensors[layout_.Find(TensorRole::kTokenEmbedding)];
+absl::Status HuggingFaceModel::CheckTiedHead(
+    const float* embedding) const {
+  const int64_t n =
+      layout_.tensors[layout_.Find(TensorRole::kTokenEmbedding)].element_count;
   std::vector<float> head(kChunk);
-  for (int64_t done = 0; done < embedding.element_count; done += kChunk) {
-    const int64_t count = std::min(kChunk, embedding.element_count - done);
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t count = std::min(kChunk, n - done);
     RETURN_IF_ERROR(ReadFloats(tied_head_, done, count, head.data()));
-    const float* const tied = flat + embedding.offset + done;
+    const float* const tied = embedding + done;
     const auto differs =
         std::mismatch(head.begin(), head.begin() + count, tied).first;
     if (differs != head.begin() + count) {
@@ -237,7 +251,7 @@ absl::StatusOr<std::unique_ptr<HuggingFaceWriter>> HuggingFaceWriter::Create(
 }
 
 HuggingFaceWriter::~HuggingFaceWriter() {
-  if (written_) return;
+  if (finished_) return;
   std::error_code unused;  // It may be gone with its disk.
   std::filesystem::remove_all(folder_, unused);
 }
@@ -278,18 +292,26 @@ absl::Status HuggingFaceWriter::Prepare(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status HuggingFaceWriter::Write(
-    const float* flat, const std::function<void()>& on_progress) {
-  LS_CHECK(!written_);
-  for (const Tensor& tensor : layout_.tensors) {
+absl::Status HuggingFaceWriter::WriteUnit(
+    int unit, const float* values, const std::function<void()>& on_progress) {
+  LS_CHECK(unit == next_unit_);
+  ++next_unit_;
+  const Unit& u = layout_.units[unit];
+  for (int i = u.first_tensor; i < u.end_tensor; ++i) {
+    const Tensor& tensor = layout_.tensors[i];
     RETURN_IF_ERROR(weights_->Append(
-        tensor.name, flat + tensor.offset,
+        tensor.name, values + tensor.offset - u.range.offset,
         tensor.element_count * static_cast<int64_t>(sizeof(float))));
     on_progress();
   }
+  return absl::OkStatus();
+}
+
+absl::Status HuggingFaceWriter::Finish() {
+  LS_CHECK(next_unit_ == static_cast<int>(layout_.units.size()) && !finished_);
   RETURN_IF_ERROR(weights_->Finish());
   RETURN_IF_ERROR(SyncFolder(folder_));
-  written_ = true;
+  finished_ = true;
   return absl::OkStatus();
 }
 

@@ -47,11 +47,15 @@ class HuggingFaceModel {
   //   DataLoss, Unavailable, ...: a file cannot be read.
   absl::Status ReadWeights(float* flat) const;
 
+  // The same of unit `unit` alone: values is (unit.range.element_count).
+  absl::Status ReadUnit(int unit, float* values) const;
+
  private:
   HuggingFaceModel(ModelConfig config, TensorSet tensors);
 
   absl::Status MatchTensors(const std::string& folder);
-  absl::Status CheckTiedHead(const float* flat) const;
+  // embedding: the token embedding, which comes first in its unit.
+  absl::Status CheckTiedHead(const float* embedding) const;
 
   ModelConfig config_;
   Layout layout_;
@@ -89,16 +93,22 @@ class HuggingFaceWriter {
   static absl::StatusOr<std::unique_ptr<HuggingFaceWriter>> Create(
       const Options& options);
 
-  // Removes the folder unless Write succeeded.
+  // Removes the folder unless Finish succeeded.
   ~HuggingFaceWriter();
 
-  // Writes the weights, from the flat space of MakeLayout(config), and syncs
-  // all files and the folder.  Once only.  `on_progress` is called after every
+  // Writes the weights of a unit of MakeLayout(config), each once, in order.
+  // values: (unit.range.element_count).  `on_progress` is called after every
   // tensor.
   //
   // Errors: as the disk says; names the file.
-  absl::Status Write(
-      const float* flat, const std::function<void()>& on_progress = [] {});
+  absl::Status WriteUnit(
+      int unit, const float* values,
+      const std::function<void()>& on_progress = [] {});
+
+  // After all units: syncs all files and the folder.  Once only.
+  //
+  // Errors: as the disk says; names the file.
+  absl::Status Finish();
 
  private:
   HuggingFaceWriter(std::string folder, Layout layout)
@@ -109,7 +119,8 @@ class HuggingFaceWriter {
   const std::string folder_;
   const Layout layout_;
   std::unique_ptr<SafetensorsWriter> weights_;
-  bool written_ = false;
+  int next_unit_ = 0;
+  bool finished_ = false;
 };
 
 }  // namespace lockstep

@@ -38,16 +38,25 @@ void FillNormal(int64_t seed, uint32_t tensor, int64_t n, double deviation,
 
 void InitializeWeights(const ModelConfig& config, const Layout& layout,
                        int64_t seed, float* flat) {
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    InitializeUnit(config, layout, seed, static_cast<int>(u),
+                   flat + layout.units[u].range.offset);
+  }
+}
+
+void InitializeUnit(const ModelConfig& config, const Layout& layout,
+                    int64_t seed, int unit, float* values) {
   const double plain = config.initializer_range;
   // GPT-2 alone scales what adds to the residual stream.
   const double residual =
       config.is_gpt2()
           ? plain / std::sqrt(2 * static_cast<double>(config.layer_count))
           : plain;
-  std::fill(flat, flat + layout.element_count, 0.0f);
-  for (size_t i = 0; i < layout.tensors.size(); ++i) {
+  const Unit& u = layout.units[unit];
+  std::fill_n(values, u.range.element_count, 0.0f);
+  for (int i = u.first_tensor; i < u.end_tensor; ++i) {
     const Tensor& t = layout.tensors[i];
-    float* const out = flat + t.offset;
+    float* const out = values + t.offset - u.range.offset;
     switch (t.role) {
       case TensorRole::kTokenEmbedding:
       case TensorRole::kPositionEmbedding:

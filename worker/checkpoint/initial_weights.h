@@ -29,6 +29,10 @@ namespace lockstep {
 void InitializeWeights(const ModelConfig& config, const Layout& layout,
                        int64_t seed, float* flat);
 
+// The same of unit `unit` alone: values is (unit.range.element_count).
+void InitializeUnit(const ModelConfig& config, const Layout& layout,
+                    int64_t seed, int unit, float* values);
+
 }  // namespace lockstep
 
 #endif  // WORKER_CHECKPOINT_INITIAL_WEIGHTS_H_

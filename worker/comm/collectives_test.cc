@@ -115,7 +115,9 @@ TEST_P(CollectivesTest, ReduceScatterThenAllGatherIsAnAllReduce) {
   ForEachRank(world(), [&](int rank) {
     for (const int64_t n : kSizes) {
       std::vector<int64_t> data = Values(3, rank, n);
-      ASSERT_TRUE(end(rank).ReduceScatterSum(data.data(), n).ok());
+      ASSERT_TRUE(end(rank)
+                      .ReduceScatterSum(data.data(), n, ShardSize(n, world()))
+                      .ok());
       const FlatRange mine = ShardOf({0, n}, rank, world());
       for (int64_t i = 0; i < n; ++i) {
         if (i >= mine.offset && i < mine.offset + mine.element_count) {
@@ -127,6 +129,24 @@ TEST_P(CollectivesTest, ReduceScatterThenAllGatherIsAnAllReduce) {
       ASSERT_TRUE(end(rank).AllGather(data.data(), n, sizeof(int64_t)).ok());
       for (int64_t i = 0; i < n; ++i) {
         ASSERT_EQ(data[i], Sum(3, world(), i)) << "n=" << n << " i=" << i;
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, AReduceScatterTakesPartsOfAnySize) {
+  ForEachRank(world(), [&](int rank) {
+    for (const int64_t n : kSizes) {
+      const int64_t least = (n + world() - 1) / world();
+      for (const int64_t part : {least, least + 1, least + 1000, n + 1}) {
+        std::vector<int64_t> data = Values(3, rank, n);
+        ASSERT_TRUE(end(rank).ReduceScatterSum(data.data(), n, part).ok());
+        const FlatRange mine = PartOf({0, n}, part, rank);
+        for (int64_t i = mine.offset; i < mine.offset + mine.element_count;
+             ++i) {
+          ASSERT_EQ(data[i], Sum(3, world(), i))
+              << "n=" << n << " part=" << part << " i=" << i;
+        }
       }
     }
   });
@@ -224,7 +244,7 @@ TEST_P(CollectivesTest, SentBytesFollowTheFormula) {
     EXPECT_EQ(c.sent_bytes(), 2 * (world() - 1) * slice_bytes);
 
     int64_t before = c.sent_bytes();
-    ASSERT_TRUE(c.ReduceScatterSum(data.data(), n).ok());
+    ASSERT_TRUE(c.ReduceScatterSum(data.data(), n, n / world()).ok());
     EXPECT_EQ(c.sent_bytes() - before, (world() - 1) * slice_bytes);
 
     before = c.sent_bytes();
@@ -278,7 +298,7 @@ class AbortTest : public CollectivesTest {
     for (int r = 0; r < world() - 1; ++r) {
       EXPECT_EQ(end(r).AllReduceSum(data.data(), 5), results[r]);
       EXPECT_EQ(end(r).AllReduceMax(data.data(), 0), results[r]);
-      EXPECT_EQ(end(r).ReduceScatterSum(data.data(), 5), results[r]);
+      EXPECT_EQ(end(r).ReduceScatterSum(data.data(), 5, 5), results[r]);
       EXPECT_EQ(end(r).AllGather(data.data(), 5, 8), results[r]);
       EXPECT_EQ(end(r).Broadcast(data.data(), 5, 0), results[r]);
       EXPECT_EQ(end(r).Barrier(), results[r]);
@@ -310,7 +330,7 @@ TEST_P(AbortTest, EndsASmallAllReduce) {
 TEST_P(AbortTest, EndsAReduceScatter) {
   ExpectAbortEnds([](Communicator& c) {
     std::vector<int64_t> data(300'000);
-    return c.ReduceScatterSum(data.data(), 300'000);
+    return c.ReduceScatterSum(data.data(), 300'000, 150'000);
   });
 }
 

@@ -25,11 +25,23 @@ CommThread::~CommThread() {
   thread_.join();
 }
 
-void CommThread::Post(Task task) {
+int64_t CommThread::Post(Task task) {
   MutexLock lock(&mutex_);
-  if (!failure_.ok()) return;
-  tasks_.push_back(std::move(task));
-  posted_.Signal();
+  ++posted_count_;
+  if (failure_.ok()) {
+    tasks_.push_back(std::move(task));
+    posted_.Signal();
+  }
+  return posted_count_;
+}
+
+absl::Status CommThread::WaitFor(int64_t number) {
+  MutexLock lock(&mutex_);
+  // After a failure nothing is left but what still runs.
+  while (done_count_ < number && (failure_.ok() || running_)) {
+    done_.Wait(&mutex_);
+  }
+  return failure_;
 }
 
 absl::Status CommThread::Wait() {
@@ -73,11 +85,12 @@ void CommThread::RunTasks() {
 
     MutexLock lock(&mutex_);
     running_ = false;
+    ++done_count_;
     if (!status.ok()) {
       if (failure_.ok()) failure_ = std::move(status);
       tasks_.clear();
     }
-    if (tasks_.empty()) done_.SignalAll();
+    done_.SignalAll();
   }
 }
 

@@ -6,6 +6,7 @@
 #ifndef WORKER_COMM_COMM_THREAD_H_
 #define WORKER_COMM_COMM_THREAD_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -36,8 +37,13 @@ class CommThread {
   }
 
   // An error that `task` returns also aborts the communicator, so that no other
-  // rank waits for this one.
-  void Post(Task task);
+  // rank waits for this one.  Returns the task's number, from 1.
+  int64_t Post(Task task);
+
+  // Waits until the task of this number, and all before it, are done.
+  //
+  // Errors: the first that a task returned.
+  absl::Status WaitFor(int64_t number);
 
   // Waits until everything posted is done.
   //
@@ -62,6 +68,8 @@ class CommThread {
   CondVar done_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t posted_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t done_count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -40,9 +40,10 @@ class Communicator {
   // data[i] = the largest of all ranks' data[i].
   virtual absl::Status AllReduceMax(int64_t* data, int64_t n) = 0;
 
-  // Afterwards, elements ShardOf({0, n}, rank, world) of data hold the sums of
-  // all ranks; the others are unspecified.
-  virtual absl::Status ReduceScatterSum(int64_t* data, int64_t n) = 0;
+  // Afterwards, elements PartOf({0, n}, part, rank) of data hold the sums of all
+  // ranks; the others are unspecified.  part: at least n / world.
+  virtual absl::Status ReduceScatterSum(int64_t* data, int64_t n,
+                                        int64_t part) = 0;
 
   // Before, elements ShardOf({0, n}, rank, world) of data, each of
   // `element_bytes`, are this rank's; afterwards all ranks have all of them.

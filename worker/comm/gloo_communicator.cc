@@ -53,9 +53,11 @@ class GlooCommunicator final : public Communicator {
                [&] { return AllReduce(Reduction::kMax, data, n); });
   }
 
-  absl::Status ReduceScatterSum(int64_t* data, int64_t n) override {
-    return Run("ReduceScatterSum", n, 0, [&] {
-      return Reduce(Reduction::kSum, data, n, /*gather=*/false);
+  absl::Status ReduceScatterSum(int64_t* data, int64_t n,
+                                int64_t part) override {
+    LS_CHECK(part * world() >= n);
+    return Run("ReduceScatterSum", n, part, [&] {
+      return Reduce(Reduction::kSum, data, n, part, /*gather=*/false);
     });
   }
 
@@ -114,15 +116,11 @@ class GlooCommunicator final : public Communicator {
 
   uint64_t slot(int phase) const { return slot_ | phase; }
 
-  FlatRange SliceOf(int rank, int64_t n) const {
-    return ShardOf({0, n}, rank, world());
-  }
-
   absl::Status AllReduce(Reduction reduction, int64_t* data, int64_t n) {
     if (n * int64_t{sizeof(int64_t)} <= kOneRoundBytes) {
       return AllReduceInOneRound(reduction, data, n);
     }
-    return Reduce(reduction, data, n, /*gather=*/true);
+    return Reduce(reduction, data, n, ShardSize(n, world()), /*gather=*/true);
   }
 
   absl::Status AllReduceInOneRound(Reduction reduction, int64_t* data,
@@ -154,15 +152,15 @@ class GlooCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  // Reduce-scatter; with `gather`, every chunk of the own slice goes to all as
+  // Reduce-scatter; with `gather`, every chunk of the own part goes to all as
   // soon as it is reduced, so that both halves of an all-reduce overlap.
   //
   // Receiving a reduced chunk over what was to be sent is safe: its owner has
   // it only once it has received this rank's part of it.
   absl::Status Reduce(Reduction reduction, int64_t* data, int64_t n,
-                      bool gather) {
+                      int64_t part, bool gather) {
     constexpr int64_t kBytes = sizeof(int64_t);
-    const FlatRange mine = SliceOf(rank(), n);
+    const FlatRange mine = PartOf({0, n}, part, rank());
     const int64_t chunk_count = ChunkCount(mine.element_count, kChunkElements);
     constexpr int64_t kWindow = kChunksInFlight * kChunkElements;
     staging_.resize(std::max<size_t>(staging_.size(), kWindow * (world() - 1)));
@@ -181,7 +179,7 @@ class GlooCommunicator final : public Communicator {
     const auto exchange = [&]() -> absl::Status {
       for (int r = 0; r < world(); ++r) {
         if (r == rank()) continue;
-        const FlatRange theirs = SliceOf(r, n);
+        const FlatRange theirs = PartOf({0, n}, part, r);
         const int64_t their_bytes = theirs.element_count * kBytes;
         const int64_t my_bytes = mine.element_count * kBytes;
         Peer& p = peers.emplace_back();
@@ -239,13 +237,13 @@ class GlooCommunicator final : public Communicator {
   }
 
   absl::Status Gather(char* data, int64_t n, int64_t element_bytes) {
-    const FlatRange mine = SliceOf(rank(), n);
+    const FlatRange mine = ShardOf({0, n}, rank(), world());
     const int64_t my_bytes = mine.element_count * element_bytes;
     std::vector<std::unique_ptr<Transfers>> transfers;
     const auto exchange = [&]() -> absl::Status {
       for (int r = 0; r < world(); ++r) {
         if (r == rank()) continue;
-        const FlatRange theirs = SliceOf(r, n);
+        const FlatRange theirs = ShardOf({0, n}, r, world());
         const int64_t their_bytes = theirs.element_count * element_bytes;
         transfers.push_back(transport_->Receive(
             r, slot(0), data + theirs.offset * element_bytes, their_bytes));

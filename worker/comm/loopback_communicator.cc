@@ -146,11 +146,16 @@ class LoopbackCommunicator final : public Communicator {
     return AllReduce("AllReduceMax", Reduction::kMax, data, n);
   }
 
-  absl::Status ReduceScatterSum(int64_t* data, int64_t n) override {
-    RETURN_IF_ERROR(
-        group_->Begin(rank_, {.name = "ReduceScatterSum", .n = n, .data = data},
-                      Then::kWork));
-    ReduceMine(Reduction::kSum, data, n);
+  absl::Status ReduceScatterSum(int64_t* data, int64_t n,
+                                int64_t part) override {
+    LS_CHECK(part * world() >= n);
+    RETURN_IF_ERROR(group_->Begin(rank_,
+                                  {.name = "ReduceScatterSum",
+                                   .n = n,
+                                   .argument = part,
+                                   .data = data},
+                                  Then::kWork));
+    ReduceMine(Reduction::kSum, data, n, part);
     return group_->Meet(rank_, Then::kReturn);
   }
 
@@ -197,15 +202,15 @@ class LoopbackCommunicator final : public Communicator {
                          int64_t n) {
     RETURN_IF_ERROR(group_->Begin(rank_, {.name = name, .n = n, .data = data},
                                   Then::kWork));
-    ReduceMine(reduction, data, n);
+    ReduceMine(reduction, data, n, ShardSize(n, world()));
     RETURN_IF_ERROR(group_->Meet(rank_, Then::kWork));
     Gather(data, n, sizeof(int64_t));
     return group_->Meet(rank_, Then::kReturn);
   }
 
-  // The others read the rest of `data` meanwhile, and never this shard.
-  void ReduceMine(Reduction reduction, int64_t* data, int64_t n) {
-    const FlatRange mine = ShardOf({0, n}, rank_, world());
+  // The others read the rest of `data` meanwhile, and never this part.
+  void ReduceMine(Reduction reduction, int64_t* data, int64_t n, int64_t part) {
+    const FlatRange mine = PartOf({0, n}, part, rank_);
     for (int r = 0; r < world(); ++r) {
       if (r == rank_) continue;
       ReduceInto(reduction, data + mine.offset,

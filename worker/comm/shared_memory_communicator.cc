@@ -169,9 +169,11 @@ class SharedMemoryCommunicator final : public Communicator,
                [&] { return AllReduce(Reduction::kMax, data, n); });
   }
 
-  absl::Status ReduceScatterSum(int64_t* data, int64_t n) override {
-    return Run(Kind::kReduceScatterSum, n, 0, [&] {
-      return Reduce(Reduction::kSum, data, n, /*gather=*/false);
+  absl::Status ReduceScatterSum(int64_t* data, int64_t n,
+                                int64_t part) override {
+    LS_CHECK(part * world() >= n);
+    return Run(Kind::kReduceScatterSum, n, part, [&] {
+      return Reduce(Reduction::kSum, data, n, part, /*gather=*/false);
     });
   }
 
@@ -208,27 +210,6 @@ class SharedMemoryCommunicator final : public Communicator,
   int64_t sent_bytes() const override { return sent_bytes_; }
 
  private:
-  // Part `block` of a rank's slice of an array of n elements, in pieces.
-  struct Piece {
-    int64_t begin = 0;
-    int64_t count = 0;  // 0 beyond the slice's end.
-  };
-  Piece PieceOf(int of_rank, int64_t n, int64_t piece, int64_t block) const {
-    const FlatRange slice = ShardOf({0, n}, of_rank, world());
-    const int64_t begin = std::min(block * piece, slice.element_count);
-    return {slice.offset + begin, std::min(piece, slice.element_count - begin)};
-  }
-
-  // Pieces of the largest slice, which is the first.
-  int64_t PieceCount(int64_t n, int64_t piece) const {
-    const int64_t largest = ShardOf({0, n}, 0, world()).element_count;
-    return (largest + piece - 1) / piece;
-  }
-
-  int64_t SliceElements(int of_rank, int64_t n) const {
-    return ShardOf({0, n}, of_rank, world()).element_count;
-  }
-
   template <typename Body>
   absl::Status Run(Kind kind, int64_t n, int64_t argument, Body body) {
     LS_CHECK(n >= 0);
@@ -250,7 +231,7 @@ class SharedMemoryCommunicator final : public Communicator,
     if (n * kWord <= kOneRoundBytes) {
       return AllReduceInOneRound(reduction, data, n);
     }
-    return Reduce(reduction, data, n, /*gather=*/true);
+    return Reduce(reduction, data, n, ShardSize(n, world()), /*gather=*/true);
   }
 
   absl::Status AllReduceInOneRound(Reduction reduction, int64_t* data,
@@ -269,16 +250,21 @@ class SharedMemoryCommunicator final : public Communicator,
     return absl::OkStatus();
   }
 
+  // part: what each rank sums.
   absl::Status Reduce(Reduction reduction, int64_t* data, int64_t n,
-                      bool gather) {
+                      int64_t part, bool gather) {
     // The place of rank i's piece in a slot is i x piece; in the own, once
     // summed, are the sums.
     const int64_t piece =
         kSlotBytes / world() / kLineBytes * (kLineBytes / kWord);
-    const int64_t count = PieceCount(n, piece);
+    // A rank's part goes in pieces, the first of which is the longest.
+    const int64_t count = (std::min(part, n) + piece - 1) / piece;
+    const auto piece_of = [&](int r, int64_t i) {
+      return PartOf(PartOf({0, n}, part, r), piece, i);
+    };
     const uint64_t first = block_;
     block_ += count;
-    const int64_t mine = SliceElements(rank(), n);
+    const int64_t mine = PartOf({0, n}, part, rank()).element_count;
     sent_bytes_ += (n - mine + (gather ? (world() - 1) * mine : 0)) * kWord;
 
     for (int64_t i = 0; i < count + 2; ++i) {
@@ -286,9 +272,9 @@ class SharedMemoryCommunicator final : public Communicator,
         RETURN_IF_ERROR(OpenSlot(first + i));
         for (int r = 0; r < world(); ++r) {
           if (r == rank()) continue;
-          const Piece p = PieceOf(r, n, piece, i);
-          CopyForOthers(Words(rank(), first + i) + r * piece, data + p.begin,
-                        p.count * kWord);
+          const FlatRange p = piece_of(r, i);
+          CopyForOthers(Words(rank(), first + i) + r * piece, data + p.offset,
+                        p.element_count * kWord);
         }
         PublishPut(first + i);
       }
@@ -296,18 +282,18 @@ class SharedMemoryCommunicator final : public Communicator,
         for (int r = 0; r < world(); ++r) {
           if (r != rank()) RETURN_IF_ERROR(AwaitPut(r, first + j));
         }
-        const Piece p = PieceOf(rank(), n, piece, j);
-        SumPiece(reduction, data + p.begin, p.count, first + j, rank() * piece,
-                 gather);
+        const FlatRange p = piece_of(rank(), j);
+        SumPiece(reduction, data + p.offset, p.element_count, first + j,
+                 rank() * piece, gather);
         Publish(gather ? kSummed : kTaken, first + j);
       }
       if (const int64_t j = i - 2; gather && 0 <= j) {
         for (int k = 1; k < world(); ++k) {
           const int r = (rank() + k) % world();
           RETURN_IF_ERROR(Await(r, kSummed, first + j));
-          const Piece p = PieceOf(r, n, piece, j);
-          std::memcpy(data + p.begin, Words(r, first + j) + r * piece,
-                      p.count * kWord);
+          const FlatRange p = piece_of(r, j);
+          std::memcpy(data + p.offset, Words(r, first + j) + r * piece,
+                      p.element_count * kWord);
         }
         Publish(kTaken, first + j);
       }
@@ -338,11 +324,8 @@ class SharedMemoryCommunicator final : public Communicator,
       return FlatRange{slice.offset * element_bytes,
                        slice.element_count * element_bytes};
     };
-    const auto piece_of = [&](int r, int64_t block) {
-      const FlatRange slice = slice_of(r);
-      const int64_t begin = std::min(block * kSlotBytes, slice.element_count);
-      return Piece{slice.offset + begin,
-                   std::min(kSlotBytes, slice.element_count - begin)};
+    const auto piece_of = [&](int r, int64_t i) {
+      return PartOf(slice_of(r), kSlotBytes, i);
     };
     const int64_t count =
         (slice_of(0).element_count + kSlotBytes - 1) / kSlotBytes;
@@ -353,16 +336,16 @@ class SharedMemoryCommunicator final : public Communicator,
     for (int64_t i = 0; i < count + 1; ++i) {
       if (i < count) {
         RETURN_IF_ERROR(OpenSlot(first + i));
-        const Piece p = piece_of(rank(), i);
-        CopyForOthers(Slot(rank(), first + i), data + p.begin, p.count);
+        const FlatRange p = piece_of(rank(), i);
+        CopyForOthers(Slot(rank(), first + i), data + p.offset, p.element_count);
         PublishPut(first + i);
       }
       if (i == 0) continue;
       for (int k = 1; k < world(); ++k) {
         const int r = (rank() + k) % world();
         RETURN_IF_ERROR(AwaitPut(r, first + i - 1));
-        const Piece p = piece_of(r, i - 1);
-        std::memcpy(data + p.begin, Slot(r, first + i - 1), p.count);
+        const FlatRange p = piece_of(r, i - 1);
+        std::memcpy(data + p.offset, Slot(r, first + i - 1), p.element_count);
       }
       Publish(kTaken, first + i - 1);
     }

@@ -9,6 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/comm/test_group.h"
@@ -40,9 +41,17 @@ TEST(SharedMemoryCommunicatorTest, DifferentCallsEndInAnErrorThatNamesBoth) {
        {"AllReduceSum(n=10)", "AllReduceSum(n=11)"}},
       {sum_many,
        [](Communicator& c, int64_t* data) {
-         return c.ReduceScatterSum(data, kMany);
+         return c.ReduceScatterSum(data, kMany, kMany);
        },
-       {"AllReduceSum(n=200000)", "ReduceScatterSum(n=200000)"}},
+       {"AllReduceSum(n=200000)", "ReduceScatterSum(n=200000, 200000)"}},
+      {[](Communicator& c, int64_t* data) {
+         return c.ReduceScatterSum(data, kMany, kMany);
+       },
+       [](Communicator& c, int64_t* data) {
+         return c.ReduceScatterSum(data, kMany, kMany - 1);
+       },
+       {"ReduceScatterSum(n=200000, 200000)",
+        "ReduceScatterSum(n=200000, 199999)"}},
       {sum_many,
        [](Communicator& c, int64_t* data) {
          return c.AllReduceSum(data, kMany - 1);
@@ -126,7 +135,7 @@ TEST(SharedMemoryCommunicatorTest, BytesAreCountedAsTcpSendsThem) {
           std::vector<int64_t> data(n);
           count(c.AllReduceSum(data.data(), n));
           count(c.AllReduceMax(data.data(), n));
-          count(c.ReduceScatterSum(data.data(), n));
+          count(c.ReduceScatterSum(data.data(), n, ShardSize(n, world)));
           count(c.AllGather(data.data(), n, 8));
           count(c.AllGather(data.data(), n, 3));
           count(c.Broadcast(data.data(), n, world - 1));

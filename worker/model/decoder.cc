@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -68,13 +69,15 @@ class TransformerDecoder : public Decoder {
  public:
   TransformerDecoder(const ModelConfig& config, const Layout& layout,
                      Extent extent, const DecoderOptions& options,
-                     kernels::Stream& stream,
+                     kernels::Stream& stream, ParameterSource& parameters,
                      std::unique_ptr<DecoderBuffers> buffers)
       : config_(config),
         layout_(layout),
         extent_(extent),
         options_(options),
         stream_(stream),
+        parameters_(parameters),
+        held_(layout.units.size()),
         buffers_(std::move(buffers)),
         host_tokens_(extent.tokens()),
         host_targets_(extent.tokens()),
@@ -114,7 +117,6 @@ class TransformerDecoder : public Decoder {
   absl::Status Prepare();
 
   int64_t byte_count() const override { return buffers_->byte_count(); }
-  absl::Status SetParameters(const float* parameters) override;
   absl::Status Forward(const int32_t* tokens, int64_t first_sample) override;
   absl::StatusOr<LossSum> Backward(GradientSink& sink) override;
   absl::StatusOr<LossSum> Evaluate(const int32_t* tokens,
@@ -168,9 +170,12 @@ class TransformerDecoder : public Decoder {
                             const BlockActivations& activations,
                             std::optional<Layer> layer);
   // Embedding and blocks over the evaluation's memory; the result is in
-  // buffers_->evaluation.norm1, normalised.
+  // buffers_->evaluation.norm1, normalised.  The head is acquired then.
   absl::Status ForwardForEvaluation(const Extent& extent);
 
+  // The final norm and the weight, wherever that is.
+  absl::Status AcquireHead();
+  absl::Status ReleaseHead();
   absl::Status BackwardHead(GradientSink& sink);
   absl::Status BackwardBlock(const BlockTensors& tensors,
                              const BlockActivations& activations, Layer layer,
@@ -185,7 +190,37 @@ class TransformerDecoder : public Decoder {
   bool RoundsOperands() const {
     return options_.products == Products::kBfloat16;
   }
-  absl::Status CheckParameters() const;
+
+  absl::Status Acquire(int unit) {
+    ASSIGN_OR_RETURN(held_[unit], parameters_.Acquire(unit));
+    return absl::OkStatus();
+  }
+  absl::Status Release(int unit) {
+    held_[unit] = {};
+    return parameters_.Release(unit);
+  }
+  int BlockUnit(size_t layer) const {
+    return layout_.tensors[blocks_[layer].norm1.weight].unit;
+  }
+  int EmbeddingUnit() const { return layout_.tensors[token_embedding_].unit; }
+  int HeadUnit() const { return layout_.tensors[final_norm_.weight].unit; }
+  // Where the head's weight is, which a tied one shares with the embedding.
+  int HeadWeightUnit() const { return layout_.tensors[head_].unit; }
+
+  // Where a tensor of a unit that is acquired begins.
+  template <typename T>
+  const T* WeightAt(int tensor) const {
+    const Tensor& t = layout_.tensors[tensor];
+    const T* unit;
+    if constexpr (std::is_same_v<T, Bfloat16>) {
+      unit = held_[t.unit].rounded;
+    } else {
+      unit = held_[t.unit].values;
+    }
+    LS_CHECK(unit != nullptr);
+    return unit + (t.offset - layout_.units[t.unit].range.offset);
+  }
+  const float* At(int tensor) const { return WeightAt<float>(tensor); }
 
   // Makes `operand` ready for products, once its data (tokens, width) is there.
   absl::Status Round(const Extent& extent, const Operand& operand,
@@ -216,8 +251,8 @@ class TransformerDecoder : public Decoder {
   template <typename T>
   absl::Status BackwardProducts(const std::vector<Linear>& parts, const T* in,
                                 int64_t in_stride, const T* out_gradient,
-                                int64_t out_stride, const T* weights,
-                                float* in_gradient, GradientSink& sink);
+                                int64_t out_stride, float* in_gradient,
+                                GradientSink& sink);
 
   // Logits of `count` rows of `in`, from `begin` on.
   absl::Status HeadProduct(const Operand& in, int64_t begin, int64_t count);
@@ -226,8 +261,7 @@ class TransformerDecoder : public Decoder {
   absl::Status BackwardHeadProducts(int64_t begin, int64_t count);
   template <typename T>
   absl::Status BackwardHeadProducts(const T* in, const T* logits_gradient,
-                                    const T* weights, int64_t begin,
-                                    int64_t count);
+                                    int64_t begin, int64_t count);
   // Hands the gradients of their biases to the sink: column sums of
   // out_gradient, (tokens, out_stride).
   absl::Status BackwardBiases(const std::vector<Linear>& parts,
@@ -243,9 +277,6 @@ class TransformerDecoder : public Decoder {
   // Of `count` tokens, of which `counted` count.
   absl::StatusOr<LossSum> SumLosses(int64_t count, int64_t counted);
 
-  const float* At(int tensor) const {
-    return parameters_ + layout_.tensors[tensor].offset;
-  }
   kernels::AttentionShape AttentionShapeOf(const Extent& extent) const {
     return {.row_count = extent.rows,
             .sequence_length = extent.sequence_length,
@@ -259,6 +290,8 @@ class TransformerDecoder : public Decoder {
   const Extent extent_;
   const DecoderOptions options_;
   kernels::Stream& stream_;
+  ParameterSource& parameters_;
+  std::vector<ParameterSource::Values> held_;  // Of units that are acquired.
   const std::unique_ptr<DecoderBuffers> buffers_;
 
   std::vector<BlockTensors> blocks_;
@@ -271,7 +304,6 @@ class TransformerDecoder : public Decoder {
   std::vector<float> host_losses_;
   int64_t counted_ = 0;  // Of the last Forward's targets.
   int64_t first_sample_ = 0;
-  const float* parameters_ = nullptr;
   bool has_forward_ = false;  // That Backward can be of.
 };
 
@@ -352,20 +384,6 @@ absl::Status TransformerDecoder::Embed(const Extent& extent,
       extent.sequence_length, config_.width, out);
 }
 
-absl::Status TransformerDecoder::SetParameters(const float* parameters) {
-  LS_CHECK(parameters != nullptr);
-  has_forward_ = false;
-  parameters_ = parameters;
-  if (!RoundsOperands()) return absl::OkStatus();
-  return kernels::RoundToBfloat16(stream_, parameters, layout_.element_count, 1,
-                                  layout_.element_count, buffers_->weights);
-}
-
-absl::Status TransformerDecoder::CheckParameters() const {
-  if (parameters_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("decoder: no SetParameters yet");
-}
-
 absl::Status TransformerDecoder::Product(
     const Extent& extent, const Linear& linear, const Operand& in, float* out,
     int64_t out_stride, const float* residual, bool with_bias) {
@@ -373,17 +391,15 @@ absl::Status TransformerDecoder::Product(
   const MatMulOptions options{
       .residual = residual,
       .bias = with_bias && linear.bias >= 0 ? At(linear.bias) : nullptr};
-  const int64_t weight = layout_.tensors[linear.weight].offset;
-  const auto multiply = [&](const auto* data, int64_t data_stride,
-                            const auto* weights) {
+  const auto multiply = [&]<typename T>(const T* data, int64_t data_stride) {
     return MatMul(stream_, extent.tokens(), linear.out_width, linear.in_width,
                   {data, data_stride},
-                  {weights + weight, stride, linear.out_by_in},
+                  {WeightAt<T>(linear.weight), stride, linear.out_by_in},
                   out + linear.column, out_stride, options);
   };
   return RoundsOperands()
-             ? multiply(in.rounded, linear.in_width, buffers_->weights)
-             : multiply(in.data, in.stride, parameters_);
+             ? multiply(const_cast<const Bfloat16*>(in.rounded), linear.in_width)
+             : multiply(const_cast<const float*>(in.data), in.stride);
 }
 
 absl::Status TransformerDecoder::Norm(const Extent& extent,
@@ -474,20 +490,25 @@ absl::Status TransformerDecoder::Forward(const int32_t* tokens,
                                          int64_t first_sample) {
   DecoderBuffers& b = *buffers_;
   has_forward_ = false;
-  RETURN_IF_ERROR(CheckParameters());
   RETURN_IF_ERROR(
       CopyTokens(tokens, extent_.rows, b.tokens, b.targets, &counted_));
   first_sample_ = first_sample;
   float* const embedded = b.blocks.front().in;
+  RETURN_IF_ERROR(Acquire(EmbeddingUnit()));
   RETURN_IF_ERROR(Embed(extent_, b.tokens, embedded));
+  RETURN_IF_ERROR(Release(EmbeddingUnit()));
   if (DropsResidual()) {
     RETURN_IF_ERROR(DropOut(Place::kEmbedding, 0, embedded, nullptr, embedded));
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
+    RETURN_IF_ERROR(Acquire(BlockUnit(i)));
     RETURN_IF_ERROR(ForwardBlock(extent_, blocks_[i], b.blocks[i], Layer(i)));
+    RETURN_IF_ERROR(Release(BlockUnit(i)));
   }
+  RETURN_IF_ERROR(Acquire(HeadUnit()));
   RETURN_IF_ERROR(Norm(extent_, final_norm_, b.blocks.back().out,
                        b.final_norm.data, b.final_statistics));
+  RETURN_IF_ERROR(Release(HeadUnit()));
   RETURN_IF_ERROR(Round(extent_, b.final_norm, config_.width));
   has_forward_ = true;
   return absl::OkStatus();
@@ -496,8 +517,8 @@ absl::Status TransformerDecoder::Forward(const int32_t* tokens,
 template <typename T>
 absl::Status TransformerDecoder::BackwardProducts(
     const std::vector<Linear>& parts, const T* in, int64_t in_stride,
-    const T* out_gradient, int64_t out_stride, const T* weights,
-    float* in_gradient, GradientSink& sink) {
+    const T* out_gradient, int64_t out_stride, float* in_gradient,
+    GradientSink& sink) {
   const int64_t n = extent_.tokens();
   for (size_t i = 0; i < parts.size(); ++i) {
     const Linear& part = parts[i];
@@ -517,8 +538,7 @@ absl::Status TransformerDecoder::BackwardProducts(
     const int64_t stride = part.out_by_in ? part.in_width : part.out_width;
     RETURN_IF_ERROR(MatMul(stream_, n, part.in_width, part.out_width,
                            {gradient, out_stride},
-                           {weights + layout_.tensors[part.weight].offset,
-                            stride, !part.out_by_in},
+                           {WeightAt<T>(part.weight), stride, !part.out_by_in},
                            in_gradient, part.in_width, {.accumulate = i > 0}));
   }
   return absl::OkStatus();
@@ -529,16 +549,15 @@ absl::Status TransformerDecoder::BackwardProducts(
     const float* out_gradient, int64_t out_stride, float* in_gradient,
     GradientSink& sink) {
   if (!RoundsOperands()) {
-    return BackwardProducts(parts, in.data, in.stride, out_gradient, out_stride,
-                            parameters_, in_gradient, sink);
+    return BackwardProducts<float>(parts, in.data, in.stride, out_gradient,
+                                   out_stride, in_gradient, sink);
   }
   DecoderBuffers& b = *buffers_;
   RETURN_IF_ERROR(kernels::RoundToBfloat16(stream_, out_gradient, out_stride,
                                            extent_.tokens(), out_stride,
                                            b.rounded));
   return BackwardProducts<Bfloat16>(parts, in.rounded, parts.front().in_width,
-                                    b.rounded, out_stride, b.weights,
-                                    in_gradient, sink);
+                                    b.rounded, out_stride, in_gradient, sink);
 }
 
 absl::Status TransformerDecoder::BackwardBiases(
@@ -587,21 +606,19 @@ absl::Status TransformerDecoder::BackwardNorm(const NormTensors& norm,
 absl::Status TransformerDecoder::HeadProduct(const Operand& in, int64_t begin,
                                              int64_t count) {
   const int64_t width = config_.width;
-  const int64_t weight = layout_.tensors[head_].offset;
-  const auto multiply = [&](const auto* data, const auto* weights) {
+  const auto multiply = [&]<typename T>(const T* data) {
     return MatMul(stream_, count, config_.vocabulary, width,
                   {data + begin * width, width},
-                  {weights + weight, width, /*transposed=*/true},
+                  {WeightAt<T>(head_), width, /*transposed=*/true},
                   buffers_->logits, config_.vocabulary);
   };
-  return RoundsOperands() ? multiply(in.rounded, buffers_->weights)
-                          : multiply(in.data, parameters_);
+  return RoundsOperands() ? multiply(const_cast<const Bfloat16*>(in.rounded))
+                          : multiply(const_cast<const float*>(in.data));
 }
 
 template <typename T>
 absl::Status TransformerDecoder::BackwardHeadProducts(const T* in,
                                                       const T* logits_gradient,
-                                                      const T* weights,
                                                       int64_t begin,
                                                       int64_t count) {
   const int64_t width = config_.width;
@@ -612,7 +629,7 @@ absl::Status TransformerDecoder::BackwardHeadProducts(const T* in,
                          width, {.accumulate = begin > 0}));
   return MatMul(stream_, count, width, vocabulary,
                 {logits_gradient, vocabulary},
-                {weights + layout_.tensors[head_].offset, width},
+                {WeightAt<T>(head_), width},
                 buffers_->narrow_gradient + begin * width, width);
 }
 
@@ -620,19 +637,32 @@ absl::Status TransformerDecoder::BackwardHeadProducts(int64_t begin,
                                                       int64_t count) {
   DecoderBuffers& b = *buffers_;
   if (!RoundsOperands()) {
-    return BackwardHeadProducts<float>(b.final_norm.data, b.logits, parameters_,
-                                       begin, count);
+    return BackwardHeadProducts<float>(b.final_norm.data, b.logits, begin,
+                                       count);
   }
   RETURN_IF_ERROR(kernels::RoundToBfloat16(stream_, b.logits,
                                            config_.vocabulary, count,
                                            config_.vocabulary, b.rounded));
-  return BackwardHeadProducts<Bfloat16>(b.final_norm.rounded, b.rounded,
-                                        b.weights, begin, count);
+  return BackwardHeadProducts<Bfloat16>(b.final_norm.rounded, b.rounded, begin,
+                                        count);
+}
+
+absl::Status TransformerDecoder::AcquireHead() {
+  RETURN_IF_ERROR(Acquire(HeadUnit()));
+  if (HeadWeightUnit() == HeadUnit()) return absl::OkStatus();
+  return Acquire(HeadWeightUnit());
+}
+
+absl::Status TransformerDecoder::ReleaseHead() {
+  RETURN_IF_ERROR(Release(HeadUnit()));
+  if (HeadWeightUnit() == HeadUnit()) return absl::OkStatus();
+  return Release(HeadWeightUnit());
 }
 
 absl::Status TransformerDecoder::BackwardHead(GradientSink& sink) {
   DecoderBuffers& b = *buffers_;
   const int64_t n = extent_.tokens();
+  RETURN_IF_ERROR(AcquireHead());
   for (int64_t begin = 0; begin < n; begin += b.head_slice_tokens) {
     const int64_t count = std::min(b.head_slice_tokens, n - begin);
     RETURN_IF_ERROR(HeadProduct(b.final_norm, begin, count));
@@ -644,6 +674,7 @@ absl::Status TransformerDecoder::BackwardHead(GradientSink& sink) {
   RETURN_IF_ERROR(sink.Contribute(head_, b.tensor_gradient));
   RETURN_IF_ERROR(BackwardNorm(final_norm_, b.blocks.back().out,
                                b.final_statistics, /*first=*/true, sink));
+  RETURN_IF_ERROR(ReleaseHead());
   return sink.UnitDone(layout_.tensors[final_norm_.weight].unit);
 }
 
@@ -715,7 +746,9 @@ absl::Status TransformerDecoder::BackwardBlock(const BlockTensors& tensors,
                                    sink));
   RETURN_IF_ERROR(BackwardNorm(tensors.norm1, a.in, a.norm1_statistics,
                                /*first=*/false, sink));
-  return sink.UnitDone(layout_.tensors[tensors.norm1.weight].unit);
+  const int unit = layout_.tensors[tensors.norm1.weight].unit;
+  RETURN_IF_ERROR(Release(unit));
+  return sink.UnitDone(unit);
 }
 
 absl::Status TransformerDecoder::BackwardEmbedding(GradientSink& sink) {
@@ -755,6 +788,7 @@ absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
   }
   RETURN_IF_ERROR(BackwardHead(sink));
   for (size_t i = blocks_.size(); i-- > 0;) {
+    RETURN_IF_ERROR(Acquire(BlockUnit(i)));
     // The last one's are still there.
     if (options_.recompute == Recompute::kBlock && i + 1 < blocks_.size()) {
       RETURN_IF_ERROR(
@@ -769,10 +803,15 @@ absl::StatusOr<LossSum> TransformerDecoder::Backward(GradientSink& sink) {
 
 absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
   const BlockActivations& a = buffers_->evaluation;
+  RETURN_IF_ERROR(Acquire(EmbeddingUnit()));
   RETURN_IF_ERROR(Embed(extent, buffers_->evaluation_tokens, a.in));
-  for (const BlockTensors& block : blocks_) {
-    RETURN_IF_ERROR(ForwardBlock(extent, block, a, std::nullopt));
+  RETURN_IF_ERROR(Release(EmbeddingUnit()));
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    RETURN_IF_ERROR(Acquire(BlockUnit(i)));
+    RETURN_IF_ERROR(ForwardBlock(extent, blocks_[i], a, std::nullopt));
+    RETURN_IF_ERROR(Release(BlockUnit(i)));
   }
+  RETURN_IF_ERROR(AcquireHead());
   RETURN_IF_ERROR(
       Norm(extent, final_norm_, a.out, a.norm1.data, a.norm1_statistics));
   return Round(extent, a.norm1, config_.width);
@@ -781,7 +820,6 @@ absl::Status TransformerDecoder::ForwardForEvaluation(const Extent& extent) {
 absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
                                                      int64_t row_count) {
   DecoderBuffers& b = *buffers_;
-  RETURN_IF_ERROR(CheckParameters());
   if (row_count < 0 || row_count > extent_.rows) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Evaluate: row_count=", row_count, ": expected 0 to ", extent_.rows));
@@ -800,13 +838,13 @@ absl::StatusOr<LossSum> TransformerDecoder::Evaluate(const int32_t* tokens,
         stream_, b.logits, b.evaluation_targets + begin, count,
         config_.vocabulary, b.losses + begin));
   }
+  RETURN_IF_ERROR(ReleaseHead());
   return SumLosses(extent.tokens(), counted);
 }
 
 absl::Status TransformerDecoder::Logits(const int32_t* tokens, int64_t position,
                                         float* logits) {
   DecoderBuffers& b = *buffers_;
-  RETURN_IF_ERROR(CheckParameters());
   if (position < 0 || position >= extent_.sequence_length) {
     return absl::InvalidArgumentError(
         absl::StrCat("Logits: position=", position, ": expected 0 to ",
@@ -822,6 +860,7 @@ absl::Status TransformerDecoder::Logits(const int32_t* tokens, int64_t position,
       extent.tokens() * static_cast<int64_t>(sizeof(int32_t))));
   RETURN_IF_ERROR(ForwardForEvaluation(extent));
   RETURN_IF_ERROR(HeadProduct(b.evaluation.norm1, position, 1));
+  RETURN_IF_ERROR(ReleaseHead());
   RETURN_IF_ERROR(stream_.CopyToHost(
       logits, b.logits,
       config_.vocabulary * static_cast<int64_t>(sizeof(float))));
@@ -833,7 +872,7 @@ absl::Status TransformerDecoder::Logits(const int32_t* tokens, int64_t position,
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
     const ModelConfig& config, const Layout& layout, int64_t rows,
     int64_t sequence_length, kernels::Stream& stream,
-    const DecoderOptions& options) {
+    ParameterSource& parameters, const DecoderOptions& options) {
   RETURN_IF_ERROR(ValidateModelConfig(config));
   constexpr int64_t kRowsMax = 1 << 16;
   if (rows < 1 || rows > kRowsMax) {
@@ -861,7 +900,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
                                           options, stream.device()));
   auto decoder = std::make_unique<TransformerDecoder>(
       config, layout, Extent{rows, sequence_length}, options, stream,
-      std::move(buffers));
+      parameters, std::move(buffers));
   RETURN_IF_ERROR(decoder->Prepare());
   return decoder;
 }

@@ -24,9 +24,29 @@
 #include "absl/status/statusor.h"
 #include "common/layout.h"
 #include "common/model_config.h"
+#include "kernels/bfloat16.h"
 #include "kernels/device.h"
 
 namespace lockstep {
+
+// Where a decoder finds its parameters.  Called on the thread that runs it.
+class ParameterSource {
+ public:
+  // One unit's, in the order of the layout; device memory.
+  struct Values {
+    const float* values = nullptr;
+    // The same rounded; null where products are of float32.
+    const kernels::Bfloat16* rounded = nullptr;
+  };
+
+  virtual ~ParameterSource() = default;
+
+  // The values stay what and where they are until Release.
+  virtual absl::StatusOr<Values> Acquire(int unit) = 0;
+
+  // As far as the stream is concerned, after what was enqueued until now.
+  virtual absl::Status Release(int unit) = 0;
+};
 
 // Takes gradients while backward goes on.  Called on the thread that runs it.
 class GradientSink {
@@ -81,8 +101,9 @@ struct DecoderOptions {
 
 class Decoder {
  public:
-  // Everything it needs is allocated here, on the stream's device.  `layout`
-  // must be MakeLayout(config); `stream` must outlive this.
+  // Everything it needs but parameters is allocated here, on the stream's
+  // device.  `layout` must be MakeLayout(config); `stream` and `parameters` must
+  // outlive this.
   //
   // Errors:
   //   InvalidArgument: a size is out of range; sequence_length exceeds
@@ -92,17 +113,15 @@ class Decoder {
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(
       const ModelConfig& config, const Layout& layout, int64_t rows,
       int64_t sequence_length, kernels::Stream& stream,
-      const DecoderOptions& options = {});
+      ParameterSource& parameters, const DecoderOptions& options = {});
   virtual ~Decoder() = default;
 
   // Of device memory: activations, gradients on their way, logits, workspaces.
   virtual int64_t byte_count() const = 0;
 
-  // What the following calls compute with: (layout.element_count) device
-  // memory, which must stay as it is until they have ended.  Once before the
-  // first of them, and whenever it has changed.  A Forward needs its Backward
-  // before.
-  virtual absl::Status SetParameters(const float* parameters) = 0;
+  // Forward, Backward, Evaluate and Logits acquire and release every unit that
+  // they read, as unit_calls.h says; on an error some may stay acquired.  Parameters must be the same
+  // in Backward as in its Forward.
 
   // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
   //   the first sequence_length of a row go in, the last sequence_length are
@@ -110,7 +129,7 @@ class Decoder {
   //   ~token.  Copied.
   // first_sample: the sample of row 0, for dropout; the others follow.
   //
-  // Errors, here and in the others: FailedPrecondition: no SetParameters.
+  // Errors, here and in the others: those of the source.
   virtual absl::Status Forward(const int32_t* tokens,
                                int64_t first_sample = 0) = 0;
 

@@ -12,6 +12,7 @@
 #include "common/philox.h"
 #include "kernels/device.h"
 #include "worker/model/decoder.h"
+#include "worker/model/whole_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -255,10 +256,11 @@ class DecoderBfloat16Test : public testing::Test {
   // Loss, and the gradient in `gradient`.
   double Run(Products products, std::vector<double>& gradient) {
     auto stream = device_->CreateStream().value();
-    auto decoder =
-        Decoder::Create(config_, layout_, 1, 6, *stream, {.products = products})
-            .value();
-    LS_CHECK(decoder->SetParameters(parameters_.data()).ok());
+    auto source = WholeParameters::Create(layout_, products, *stream).value();
+    LS_CHECK(source->Set(parameters_.data()).ok());
+    auto decoder = Decoder::Create(config_, layout_, 1, 6, *stream, *source,
+                                   {.products = products})
+                       .value();
     LS_CHECK(decoder->Forward(tokens_.data()).ok());
     SummingSink sink(layout_);
     const LossSum loss = decoder->Backward(sink).value();

@@ -125,7 +125,6 @@ void Carve(const ModelConfig& c, const Layout& layout, int64_t rows,
   b.logits = carver.Floats(b.head_slice_tokens * c.vocabulary);
   b.losses = carver.Floats(tokens);
   if (rounds) {
-    b.weights = carver.Rounded(layout.element_count);
     b.rounded = carver.Rounded(
         std::max({tokens * wide, tokens * std::max(c.width, c.query_width()),
                   b.head_slice_tokens * c.vocabulary}));

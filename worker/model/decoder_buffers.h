@@ -85,10 +85,9 @@ class DecoderBuffers {
   // (max(width, qkv_width, inner_columns)) each: of vectors, such as a bias.
   float* vector_gradients[3] = {};
 
-  // With bfloat16 products: the parameters, and gradients or operands on their
-  // way into a product.
-  kernels::Bfloat16* weights = nullptr;  // (elements of the layout)
-  kernels::Bfloat16* rounded = nullptr;  // As long as the longest of them.
+  // With bfloat16 products: gradients or operands on their way into one, as
+  // long as the longest of them.
+  kernels::Bfloat16* rounded = nullptr;
 
   // The head's, a slice of rows at a time.
   int64_t head_slice_tokens = 0;

@@ -17,6 +17,7 @@
 #include "common/model_config.h"
 #include "kernels/device.h"
 #include "worker/model/decoder.h"
+#include "worker/model/whole_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -136,11 +137,12 @@ TEST_P(DecoderReferenceTest, FirstStepIsAsInFloat64) {
   std::vector<int32_t> tokens(step_rows * row_tokens);
   std::memcpy(tokens.data(), token_file.data(),
               tokens.size() * sizeof(int32_t));
+  auto source = WholeParameters::Create(layout, Products::kFloat32, **stream);
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_TRUE((*source)->Set((*parameters)->as<float>()).ok());
   auto decoder =
-      Decoder::Create(config, layout, rows, row_tokens - 1, **stream);
+      Decoder::Create(config, layout, rows, row_tokens - 1, **stream, **source);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
-
-  ASSERT_TRUE((*decoder)->SetParameters((*parameters)->as<float>()).ok());
 
   SummingSink sink(layout);
   LossSum loss;

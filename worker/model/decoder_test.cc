@@ -16,6 +16,8 @@
 #include "common/model_config.h"
 #include "common/philox.h"
 #include "kernels/device.h"
+#include "worker/model/unit_calls.h"
+#include "worker/model/whole_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -62,6 +64,25 @@ std::vector<ModelConfig> Llamas() {
 }
 
 // Copies every contribution, in the order it came.
+class RecordingSource : public ParameterSource {
+ public:
+  explicit RecordingSource(ParameterSource& source) : source_(source) {}
+
+  absl::StatusOr<Values> Acquire(int unit) override {
+    calls.push_back({UnitCall::kAcquire, unit});
+    return source_.Acquire(unit);
+  }
+  absl::Status Release(int unit) override {
+    calls.push_back({UnitCall::kRelease, unit});
+    return source_.Release(unit);
+  }
+
+  std::vector<UnitCall> calls;
+
+ private:
+  ParameterSource& source_;
+};
+
 class RecordingSink : public GradientSink {
  public:
   struct Contribution {
@@ -84,6 +105,7 @@ class RecordingSink : public GradientSink {
     return absl::OkStatus();
   }
   absl::Status UnitDone(int unit) override {
+    if (calls != nullptr) calls->push_back({UnitCall::kDone, unit});
     units.push_back(unit);
     return absl::OkStatus();
   }
@@ -100,6 +122,7 @@ class RecordingSink : public GradientSink {
 
   std::vector<Contribution> contributions;
   std::vector<int> units;
+  std::vector<UnitCall>* calls = nullptr;
   int fail_at_tensor = -1;
 
  private:
@@ -143,8 +166,12 @@ class Model {
       }
     }
     tokens = RandomTokens(7, config.vocabulary);
+    auto source = WholeParameters::Create(layout, options.products, *stream_);
+    LS_CHECK(source.ok());
+    source_ = *std::move(source);
+    recorder = std::make_unique<RecordingSource>(*source_);
     auto created = Decoder::Create(config, layout, rows, sequence_length,
-                                   *stream_, options);
+                                   *stream_, *recorder, options);
     LS_CHECK(created.ok());
     decoder = *std::move(created);
   }
@@ -176,7 +203,7 @@ class Model {
 
   // Of what `parameters` and `tokens` are now.
   absl::Status Forward() {
-    EXPECT_TRUE(decoder->SetParameters(parameters.data()).ok());
+    EXPECT_TRUE(source_->Set(parameters.data()).ok());
     return decoder->Forward(tokens.data(), first_sample);
   }
 
@@ -186,7 +213,7 @@ class Model {
   }
 
   LossSum Evaluate(int64_t row_count) {
-    EXPECT_TRUE(decoder->SetParameters(parameters.data()).ok());
+    EXPECT_TRUE(source_->Set(parameters.data()).ok());
     const auto loss = decoder->Evaluate(tokens.data(), row_count);
     EXPECT_TRUE(loss.ok()) << loss.status();
     return loss.ok() ? *loss : LossSum{};
@@ -195,6 +222,7 @@ class Model {
   const Layout layout;
   std::vector<float> parameters;
   std::vector<int32_t> tokens;
+  std::unique_ptr<RecordingSource> recorder;
   std::unique_ptr<Decoder> decoder;
   int64_t first_sample = 0;
 
@@ -202,6 +230,7 @@ class Model {
   const int64_t rows_, length_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<WholeParameters> source_;
 };
 
 // The slope of the loss along a random direction within each tensor, against
@@ -593,12 +622,34 @@ TEST(DecoderTest, WithoutParametersNothingRuns) {
   EXPECT_EQ(model.decoder->Evaluate(model.tokens.data(), 2).status().code(),
             absl::StatusCode::kFailedPrecondition);
 
-  // New parameters make a Forward of old ones useless.
-  ASSERT_TRUE(model.Forward().ok());
-  ASSERT_TRUE(model.decoder->SetParameters(model.parameters.data()).ok());
-  RecordingSink sink(model.layout);
-  EXPECT_EQ(model.decoder->Backward(sink).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+}
+
+// Ranks without a micro-batch make the same calls without a decoder.
+TEST(DecoderTest, UnitsAreAskedForInTheirOrder) {
+  for (const bool gpt2 : {true, false}) {
+    for (const bool tied : {true, false}) {
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kBlock}) {
+        ModelConfig config = gpt2 ? SmallConfig() : SmallLlama();
+        config.tied_head = tied;
+        Model model(config, 2, 5, 1, {.recompute = recompute});
+        RecordingSink sink(model.layout);
+        sink.calls = &model.recorder->calls;
+
+        model.Step(sink);
+        EXPECT_EQ(model.recorder->calls, CallsOfMicroBatch(model.layout, tied));
+
+        model.recorder->calls.clear();
+        model.Evaluate(1);
+        EXPECT_EQ(model.recorder->calls, CallsOfEvaluation(model.layout, tied));
+
+        model.recorder->calls.clear();
+        std::vector<float> logits(config.vocabulary);
+        ASSERT_TRUE(
+            model.decoder->Logits(model.tokens.data(), 2, logits.data()).ok());
+        EXPECT_EQ(model.recorder->calls, CallsOfEvaluation(model.layout, tied));
+      }
+    }
+  }
 }
 
 TEST(DecoderTest, WrongShapesAreRefusedByName) {
@@ -615,8 +666,11 @@ TEST(DecoderTest, WrongShapesAreRefusedByName) {
   for (const Case& c :
        {Case{0, 5, "micro_batch_size=0"}, Case{1, 0, "sequence_length=0"},
         Case{1, 41, "longest, 40"}}) {
-    const auto decoder =
-        Decoder::Create(config, layout, c.rows, c.sequence_length, **stream);
+    const auto source =
+        WholeParameters::Create(layout, Products::kFloat32, **stream);
+    ASSERT_TRUE(source.ok());
+    const auto decoder = Decoder::Create(config, layout, c.rows,
+                                         c.sequence_length, **stream, **source);
     EXPECT_EQ(decoder.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(decoder.status().message().find(c.name), absl::string_view::npos)
         << decoder.status();
@@ -634,8 +688,12 @@ TEST(DecoderTest, TooLargeAMicroBatchIsRefusedAtOnce) {
   config.inner_width = 12000;
   config.position_max = 100'000;
 
+  const Layout layout = MakeLayout(config);
+  const auto source =
+      WholeParameters::Create(layout, Products::kFloat32, **stream);
+  ASSERT_TRUE(source.ok());
   const auto decoder =
-      Decoder::Create(config, MakeLayout(config), 60'000, 100'000, **stream);
+      Decoder::Create(config, layout, 60'000, 100'000, **stream, **source);
 
   EXPECT_EQ(decoder.status().code(), absl::StatusCode::kResourceExhausted);
 }

@@ -12,6 +12,7 @@
 #include "kernels/device.h"
 #include "worker/checkpoint/hugging_face.h"
 #include "worker/model/decoder.h"
+#include "worker/model/whole_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -105,9 +106,13 @@ absl::Status SampleFromFolder(const std::string& folder,
   const int64_t wanted =
       static_cast<int64_t>(prompt.size()) + options.token_count;
   const int64_t window = std::min(config.position_max, wanted);
-  ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                   Decoder::Create(config, model.layout(), 1, window, *stream));
-  RETURN_IF_ERROR(decoder->SetParameters(parameters->as<float>()));
+  ASSIGN_OR_RETURN(std::unique_ptr<WholeParameters> source,
+                   WholeParameters::Create(model.layout(), Products::kFloat32,
+                                           *stream));
+  RETURN_IF_ERROR(source->Set(parameters->as<float>()));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Decoder> decoder,
+      Decoder::Create(config, model.layout(), 1, window, *stream, *source));
 
   std::vector<int32_t> text = prompt;
   std::vector<int32_t> seen(window);

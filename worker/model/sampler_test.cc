@@ -65,7 +65,13 @@ class SampleFromFolderTest : public testing::Test {
     auto writer = HuggingFaceWriter::Create(
         {.temporary_folder = folder_.Path("model"), .config = config});
     EXPECT_TRUE(writer.ok()) << writer.status();
-    EXPECT_TRUE((*writer)->Write(flat.data()).ok());
+    for (size_t u = 0; u < layout.units.size(); ++u) {
+      EXPECT_TRUE((*writer)
+                      ->WriteUnit(static_cast<int>(u),
+                                  &flat[layout.units[u].range.offset])
+                      .ok());
+    }
+    EXPECT_TRUE((*writer)->Finish().ok());
   }
 
   std::vector<int32_t> Sample(const std::vector<int32_t>& prompt,

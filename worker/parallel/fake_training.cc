@@ -1,5 +1,6 @@
 #include "worker/parallel/fake_training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "common/clock.h"
 #include "common/philox.h"
 #include "common/status.h"
+#include "worker/model/unit_calls.h"
 
 namespace lockstep {
 namespace {
@@ -58,10 +60,20 @@ LossSum FakeLoss(int64_t step, int64_t micro_batch) {
           .token_count = kTokensOfMicroBatch - micro_batch % 3};
 }
 
+float FakeParameter(int64_t i) {
+  return static_cast<float>(std::sin(0.1 * static_cast<double>(i)));
+}
+
 int64_t FakeOptions::micro_batch_count() const {
   int64_t count = 0;
   for (const auto& mine : split) count += static_cast<int64_t>(mine.size());
   return count;
+}
+
+int64_t FakeOptions::round_count() const {
+  size_t count = 0;
+  for (const auto& mine : split) count = std::max(count, mine.size());
+  return static_cast<int64_t>(count);
 }
 
 FakeRank::FakeRank(const FakeOptions& options,
@@ -78,16 +90,36 @@ FakeRank::FakeRank(const FakeOptions& options,
           Must(GradientReducer::Create(layout_,
                                        {.bucket_bytes = options.bucket_bytes,
                                         .overlap = options.overlap,
+                                        .zero_stage = options.zero_stage,
+                                        .round_count = options.round_count(),
                                         .scale = scale_,
                                         .inputs = {"fake", "fake", "fake"}},
                                        *stream_, *comm_, RealClock()))),
-      optimizer_(Must(Optimizer::Create(layout_, options.optimizer, *stream_))),
+      optimizer_(Must(Optimizer::Create(
+          layout_,
+          ShardsOptimizer(options.zero_stage)
+              ? reducer_->owned()
+              : ShardsOf(layout_, reducer_->plan(), 0, 1),
+          options.optimizer, *stream_))),
       parameters_(Must(
-          device_->Allocate(layout_.element_count * int64_t{sizeof(float)}))),
+          ParameterStore::Create(layout_,
+                                 {.zero_stage = options.zero_stage,
+                                  .rank = comm_->rank(),
+                                  .world = comm_->world(),
+                                  .bucket_bytes = options.bucket_bytes,
+                                  .tied_head = true},
+                                 *stream_, RealClock()))),
       units_(layout_.tensors.size()) {
-  for (int64_t i = 0; i < layout_.element_count; ++i) {
-    parameters_->as<float>()[i] = static_cast<float>(std::sin(0.1 * i));
-  }
+  parameters_->Join(*comm_);
+  const absl::Status loaded =
+      parameters_->Load([this](int unit, float* values) {
+        const FlatRange& range = layout_.units[unit].range;
+        for (int64_t i = 0; i < range.element_count; ++i) {
+          values[i] = FakeParameter(range.offset + i);
+        }
+        return absl::OkStatus();
+      });
+  LS_CHECK(loaded.ok());
 }
 
 absl::Status FakeRank::Contribute(int64_t step, int64_t micro_batch, int tensor,
@@ -99,9 +131,18 @@ absl::Status FakeRank::Contribute(int64_t step, int64_t micro_batch, int tensor,
   return stream_->Synchronize();
 }
 
-absl::Status FakeRank::Backward(int64_t step, int64_t micro_batch) {
-  for (int u = static_cast<int>(layout_.units.size()) - 1; u >= 0; --u) {
-    const Unit& unit = layout_.units[u];
+absl::Status FakeRank::RunMicroBatch(int64_t step, int64_t micro_batch) {
+  RETURN_IF_ERROR(parameters_->BeginPass(Pass::kMicroBatch));
+  for (const UnitCall& call : CallsOfMicroBatch(layout_, /*tied_head=*/true)) {
+    const Unit& unit = layout_.units[call.unit];
+    if (call.kind == UnitCall::kAcquire) {
+      RETURN_IF_ERROR(parameters_->Acquire(call.unit).status());
+      continue;
+    }
+    if (call.kind == UnitCall::kRelease) {
+      RETURN_IF_ERROR(parameters_->Release(call.unit));
+      continue;
+    }
     // The head's use of the tied embedding.
     if (unit.name == "head") {
       RETURN_IF_ERROR(Contribute(step, micro_batch, 0, 1));
@@ -109,26 +150,50 @@ absl::Status FakeRank::Backward(int64_t step, int64_t micro_batch) {
     for (int t = unit.end_tensor - 1; t >= unit.first_tensor; --t) {
       RETURN_IF_ERROR(Contribute(step, micro_batch, t, 0));
     }
-    RETURN_IF_ERROR(reducer_->UnitDone(u));
-    if (after_unit) after_unit(micro_batch, u);
+    RETURN_IF_ERROR(reducer_->UnitDone(call.unit));
+    if (after_unit) after_unit(micro_batch, call.unit);
   }
   LossSum loss = FakeLoss(step, micro_batch);
   if (tamper_loss) tamper_loss(step, micro_batch, loss);
   return reducer_->EndMicroBatch(loss);
 }
 
+namespace {
+
+// Passes on which units are done.
+class DoneSink final : public GradientSink {
+ public:
+  explicit DoneSink(GradientReducer& reducer) : reducer_(reducer) {}
+  absl::Status Contribute(int, const float*) override {
+    return absl::InternalError("a contribution without a micro-batch");
+  }
+  absl::Status UnitDone(int unit) override { return reducer_.UnitDone(unit); }
+
+ private:
+  GradientReducer& reducer_;
+};
+
+}  // namespace
+
 absl::StatusOr<StepResult> FakeRank::RunStep(int64_t step, const Votes& votes) {
   const std::vector<int64_t>& mine = options_.split[comm_->rank()];
   RETURN_IF_ERROR(reducer_->BeginStep(UnitExponents(units_, scale_),
                                       static_cast<int64_t>(mine.size())));
-  for (const int64_t m : mine) RETURN_IF_ERROR(Backward(step, m));
+  for (const int64_t m : mine) RETURN_IF_ERROR(RunMicroBatch(step, m));
+  DoneSink sink(*reducer_);
+  for (int64_t i = 0; i < reducer_->idle_round_count(); ++i) {
+    RETURN_IF_ERROR(parameters_->BeginPass(Pass::kMicroBatch));
+    RETURN_IF_ERROR(parameters_->TakePart(Pass::kMicroBatch, sink));
+    RETURN_IF_ERROR(reducer_->EndMicroBatch({}));
+  }
   return reducer_->Commit(votes);
 }
 
 absl::StatusOr<StepResult> FakeRank::Train(int64_t step) {
   ASSIGN_OR_RETURN(StepResult result, RunStep(step));
   RETURN_IF_ERROR(optimizer_->Apply(
-      result, 0.01 / (1.0 + step), reducer_->sums(), parameters_->as<float>()));
+      result, 0.01 / (1.0 + step), reducer_->sums(), parameters_->values(),
+      [this](int unit) { return parameters_->UnitUpdated(unit); }));
   RETURN_IF_ERROR(stream_->Synchronize());
   for (size_t t = 0; t < units_.size(); ++t) {
     if (result.skipped()) {
@@ -142,12 +207,29 @@ absl::StatusOr<StepResult> FakeRank::Train(int64_t step) {
 }
 
 std::vector<int64_t> FakeRank::sums() {
-  return {reducer_->sums(), reducer_->sums() + layout_.element_count};
+  std::vector<int64_t> flat(layout_.element_count);
+  const OwnedShards owned = ShardsOptimizer(options_.zero_stage)
+                                ? reducer_->owned()
+                                : ShardsOf(layout_, reducer_->plan(), 0, 1);
+  for (const TensorPiece& piece : owned.pieces) {
+    std::copy_n(reducer_->sums().At(piece), piece.range.element_count,
+                flat.begin() + piece.range.offset);
+  }
+  return flat;
 }
 
 std::vector<float> FakeRank::parameters() {
-  return {parameters_->as<float>(),
-          parameters_->as<float>() + layout_.element_count};
+  std::vector<float> flat(layout_.element_count);
+  LS_CHECK(parameters_->BeginPass(Pass::kWeights).ok());
+  for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+    const FlatRange& range = layout_.units[u].range;
+    const auto unit = parameters_->Acquire(u);
+    LS_CHECK(unit.ok());
+    std::copy_n(unit->values, range.element_count,
+                flat.begin() + range.offset);
+    LS_CHECK(parameters_->Release(u).ok());
+  }
+  return flat;
 }
 
 void ForEachFakeRank(const FakeOptions& options,

@@ -20,6 +20,7 @@
 #include "worker/parallel/exact_unit.h"
 #include "worker/parallel/gradient_reducer.h"
 #include "worker/parallel/optimizer.h"
+#include "worker/parallel/parameter_store.h"
 
 namespace lockstep {
 
@@ -35,6 +36,9 @@ std::vector<float> FakeGradient(const Layout& layout, int64_t step,
                                 int contribution);
 LossSum FakeLoss(int64_t step, int64_t micro_batch);
 
+// What parameter i begins with.
+float FakeParameter(int64_t i);
+
 struct FakeOptions {
   GroupKind kind = GroupKind::kLoopback;
   // Which micro-batches each rank runs; entry i is rank i's.  Together 0 to
@@ -42,12 +46,14 @@ struct FakeOptions {
   std::vector<std::vector<int64_t>> split = {{0}};
   int64_t bucket_bytes = 1 << 20;
   bool overlap = true;
+  int zero_stage = 0;
   int64_t step_count = 5;
   int thread_count = 1;
   OptimizerOptions optimizer;
 
   int world() const { return static_cast<int>(split.size()); }
   int64_t micro_batch_count() const;
+  int64_t round_count() const;
 };
 
 // One rank.
@@ -72,7 +78,11 @@ class FakeRank {
   // The whole step: also the update, and the units' exponents.
   absl::StatusOr<StepResult> Train(int64_t step);
 
+  // Of the last step, over the flat space: from ZeRO stage 1 on zeros where this
+  // rank owns nothing.
   std::vector<int64_t> sums();
+
+  // Over the flat space.  At stage 3 every rank must call this.
   std::vector<float> parameters();
   CommThread& comm() { return *comm_; }
   GradientReducer& reducer() { return *reducer_; }
@@ -81,7 +91,7 @@ class FakeRank {
   const Layout& layout() const { return layout_; }
 
  private:
-  absl::Status Backward(int64_t step, int64_t micro_batch);
+  absl::Status RunMicroBatch(int64_t step, int64_t micro_batch);
   absl::Status Contribute(int64_t step, int64_t micro_batch, int tensor,
                           int contribution);
 
@@ -93,7 +103,7 @@ class FakeRank {
   std::unique_ptr<CommThread> comm_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<kernels::Buffer> parameters_;
+  std::unique_ptr<ParameterStore> parameters_;
   std::vector<UnitHistory> units_;
 };
 

@@ -48,6 +48,10 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "bucket_bytes: expected at least 64, got ", options.bucket_bytes));
   }
+  if (options.zero_stage < 0 || options.zero_stage > 3) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "zero_stage: expected 0 to 3, got ", options.zero_stage));
+  }
   // Communicators take host memory, which only this backend computes in.
   LS_CHECK(stream.backend() == kernels::Backend::kCpu);
   std::unique_ptr<GradientReducer> reducer(
@@ -67,9 +71,12 @@ GradientReducer::GradientReducer(const Layout& layout,
       clock_(clock),
       plan_(MakeReductionPlan(layout,
                               options.bucket_bytes / int64_t{sizeof(float)})),
-      digest_(DigestOf(layout, plan_, options.scale,
-                       stream.device().numeric_class(), options.inputs)),
-      pieces_(PiecesOf(layout, plan_, comm.rank(), comm.world())),
+      digest_(DigestOf(layout, plan_,
+                       {.zero_stage = options.zero_stage,
+                        .round_count = options.round_count},
+                       options.scale, stream.device().numeric_class(),
+                       options.inputs)),
+      owned_(ShardsOf(layout, plan_, comm.rank(), comm.world())),
       overflow_limit_(OverflowLimit(options.scale)) {}
 
 GradientReducer::~GradientReducer() {
@@ -81,7 +88,15 @@ absl::Status GradientReducer::Allocate() {
   kernels::Device& device = stream_.device();
   const auto tensor_count = static_cast<int64_t>(layout_.tensors.size());
   constexpr int64_t kWord = sizeof(int64_t);
-  ASSIGN_OR_RETURN(sums_, device.Allocate(layout_.element_count * kWord));
+  if (ShardsGradients(options_.zero_stage)) {
+    ASSIGN_OR_RETURN(sums_, device.Allocate(owned_.element_count * kWord));
+    const auto sizes = SlotSizes(layout_);
+    for (int s = 0; s < kUnitSlotCount; ++s) {
+      ASSIGN_OR_RETURN(slots_[s].memory, device.Allocate(sizes[s] * kWord));
+    }
+  } else {
+    ASSIGN_OR_RETURN(sums_, device.Allocate(layout_.element_count * kWord));
+  }
   ASSIGN_OR_RETURN(maxima_, device.Allocate(tensor_count * kWord));
   ASSIGN_OR_RETURN(squares_,
                    device.Allocate(tensor_count * kSquareLimbCount * kWord));
@@ -93,7 +108,10 @@ absl::Status GradientReducer::Allocate() {
   return absl::OkStatus();
 }
 
-const int64_t* GradientReducer::sums() { return sums_->as<int64_t>(); }
+StateArray<const int64_t> GradientReducer::sums() {
+  return {.data = sums_->as<int64_t>(),
+          .is_owned = ShardsGradients(options_.zero_stage)};
+}
 
 absl::Status GradientReducer::ComparePlans() {
   // Every rank's parts, one behind the other: 64 bytes of hexadecimal each.
@@ -133,17 +151,20 @@ absl::Status GradientReducer::ComparePlans() {
 absl::Status GradientReducer::BeginStep(absl::Span<const int> exponents,
                                         int64_t micro_batch_count) {
   LS_CHECK(exponents.size() == layout_.tensors.size());
-  LS_CHECK(micro_batch_count >= 0);
+  LS_CHECK(0 <= micro_batch_count &&
+           micro_batch_count <= options_.round_count);
   // After a failed step its reductions may still be ending.
-  RETURN_IF_ERROR(comm_.Wait());
+  RETURN_IF_ERROR(comm_.WaitFor(last_reduction_));
 
   step_start_ = clock_.Now();
-  sent_before_ = comm_.sent_bytes();
   trace_ = {};
   trace_.buckets.reserve(plan_.buckets.size());
   exponents_.assign(exponents.begin(), exponents.end());
   micro_batch_count_ = micro_batch_count;
   ended_count_ = 0;
+  waited_ = absl::ZeroDuration();
+  backward_end_ = absl::ZeroDuration();
+  for (Slot& slot : slots_) slot.unit = -1;
   next_unit_ = static_cast<int>(layout_.units.size()) - 1;
   loss_ = {};
   in_step_ = true;
@@ -152,7 +173,7 @@ absl::Status GradientReducer::BeginStep(absl::Span<const int> exponents,
   RETURN_IF_ERROR(stream_.Zero(maxima_->data(), maxima_->byte_count()));
   RETURN_IF_ERROR(stream_.Zero(squares_->data(), squares_->byte_count()));
   RETURN_IF_ERROR(stream_.Zero(overflow_->data(), overflow_->byte_count()));
-  if (micro_batch_count_ == 0) return PostAllUnits();
+  if (round_count() == 0) return PostAllUnits();
   return absl::OkStatus();
 }
 
@@ -165,95 +186,170 @@ absl::Status GradientReducer::Contribute(int tensor, const float* gradient) {
     return OutOfOrder(
         absl::StrCat("a contribution to ", t.name, " after its unit's end"));
   }
+  ASSIGN_OR_RETURN(int64_t* const sums, AccumulatorOf(t.unit));
   return kernels::AccumulateExact(
-      stream_, gradient, sums_->as<int64_t>() + t.offset, t.element_count,
-      exponents_[tensor], overflow_limit_, overflow_->as<int32_t>() + tensor);
+      stream_, gradient, sums + t.offset - layout_.units[t.unit].range.offset,
+      t.element_count, exponents_[tensor], overflow_limit_,
+      overflow_->as<int32_t>() + tensor);
+}
+
+absl::StatusOr<int64_t*> GradientReducer::AccumulatorOf(int unit) {
+  const FlatRange& range = layout_.units[unit].range;
+  if (!ShardsGradients(options_.zero_stage)) {
+    return sums_->as<int64_t>() + range.offset;
+  }
+  Slot& slot = slots_[SlotOfUnit(layout_, unit)];
+  auto* const sums = slot.memory->as<int64_t>();
+  if (slot.unit == unit) return sums;
+  if (slot.unit != -1) {
+    return OutOfOrder(absl::StrCat("unit ", unit, " begins before unit ",
+                                   slot.unit, " ends"));
+  }
+  const Instant waiting_since = clock_.Now();
+  RETURN_IF_ERROR(comm_.WaitFor(slot.reduction));
+  waited_ += clock_.Now() - waiting_since;
+  RETURN_IF_ERROR(
+      stream_.Zero(sums, range.element_count * int64_t{sizeof(int64_t)}));
+  slot.unit = unit;
+  return sums;
 }
 
 absl::Status GradientReducer::UnitDone(int unit) {
-  if (!in_step_ || ended_count_ >= micro_batch_count_ || unit != next_unit_) {
+  if (!in_step_ || ended_count_ >= round_count() || unit != next_unit_) {
     return OutOfOrder(
         absl::StrCat("unit ", unit, " done, expected ", next_unit_));
   }
   --next_unit_;
   // Backward need not go on for a step that cannot be committed.
   RETURN_IF_ERROR(comm_.status());
-  if (ended_count_ + 1 < micro_batch_count_ || !options_.overlap) {
+  if (!ShardsGradients(options_.zero_stage)) {
+    if (ended_count_ + 1 < micro_batch_count_ || !options_.overlap) {
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(stream_.Record(*unit_events_[unit]));
+    PostUnit(unit, sums_->as<int64_t>() + layout_.units[unit].range.offset);
     return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(int64_t* const sums, AccumulatorOf(unit));
   RETURN_IF_ERROR(stream_.Record(*unit_events_[unit]));
-  PostUnit(unit);
+  Slot& slot = slots_[SlotOfUnit(layout_, unit)];
+  slot.reduction = PostUnit(unit, sums);
+  slot.unit = -1;
+  if (options_.overlap) return absl::OkStatus();
+  const Instant waiting_since = clock_.Now();
+  RETURN_IF_ERROR(comm_.WaitFor(slot.reduction));
+  waited_ += clock_.Now() - waiting_since;
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::EndMicroBatch(const LossSum& loss) {
-  if (!in_step_ || ended_count_ >= micro_batch_count_ || next_unit_ != -1) {
+  if (!in_step_ || ended_count_ >= round_count() || next_unit_ != -1) {
     return OutOfOrder("the end of a micro-batch before that of its units");
   }
   loss_.Add(loss);
   ++ended_count_;
-  if (ended_count_ < micro_batch_count_) {
+  if (ended_count_ == micro_batch_count_) backward_end_ = SinceStart();
+  if (ended_count_ < round_count()) {
     next_unit_ = static_cast<int>(layout_.units.size()) - 1;
     return absl::OkStatus();
   }
-  trace_.backward_end = SinceStart();
-  return options_.overlap ? absl::OkStatus() : PostAllUnits();
+  return options_.overlap || ShardsGradients(options_.zero_stage)
+             ? absl::OkStatus()
+             : PostAllUnits();
 }
 
 absl::Status GradientReducer::PostAllUnits() {
   for (int u = static_cast<int>(layout_.units.size()) - 1; u >= 0; --u) {
     RETURN_IF_ERROR(stream_.Record(*unit_events_[u]));
-    PostUnit(u);
+    PostUnit(u, sums_->as<int64_t>() + layout_.units[u].range.offset);
   }
   return absl::OkStatus();
 }
 
-void GradientReducer::PostUnit(int unit) {
-  comm_.Post([this, unit](Communicator& communicator) -> absl::Status {
-    RETURN_IF_ERROR(unit_events_[unit]->Synchronize());
-    const int first = plan_.first_bucket[unit];
-    const int count = plan_.bucket_count[unit];
-    absl::Duration start = SinceStart();
-    const auto words = [&](int b) {
-      return sums_->as<int64_t>() + plan_.buckets[first + b].range.offset;
-    };
-    // What the ranks' largest elements add up to proves, before anything is
-    // sent, which sums fit 32 bits.
-    std::vector<int64_t> largest(count);
-    if (communicator.world() > 1) {
-      for (int b = 0; b < count; ++b) {
-        // So that the sum over ranks cannot overflow.
-        largest[b] = std::min(
-            kNarrowSumLimit,
-            LargestMagnitude(words(b),
-                             plan_.buckets[first + b].range.element_count));
-      }
-      RETURN_IF_ERROR(communicator.AllReduceSum(largest.data(), count));
-    }
-    for (int b = 0; b < count; ++b) {
-      const FlatRange& range = plan_.buckets[first + b].range;
-      const bool wide = largest[b] >= kNarrowSumLimit;
-      int64_t send_count = range.element_count;
-      if (!wide && communicator.world() > 1) {
-        PackNarrow(words(b), range.element_count);
-        send_count = NarrowWordCount(range.element_count);
-      }
-      RETURN_IF_ERROR(communicator.AllReduceSum(words(b), send_count));
-      if (!wide && communicator.world() > 1) {
-        UnpackNarrow(words(b), range.element_count);
-      }
-      const absl::Duration end = SinceStart();
-      trace_.buckets.push_back({unit, range, start, end, wide});
-      trace_.communication += end - start;
-      start = end;
-    }
-    return absl::OkStatus();
-  });
+int64_t GradientReducer::PostUnit(int unit, int64_t* sums) {
+  last_reduction_ = comm_.Post(
+      [this, unit, sums](Communicator& communicator) -> absl::Status {
+        RETURN_IF_ERROR(unit_events_[unit]->Synchronize());
+        const int64_t sent_before = communicator.sent_bytes();
+        RETURN_IF_ERROR(ReduceUnit(communicator, unit, sums));
+        trace_.sent_bytes += communicator.sent_bytes() - sent_before;
+        return absl::OkStatus();
+      });
+  return last_reduction_;
 }
 
-absl::Status GradientReducer::RunExposed(CommThread::Task task) {
+absl::Status GradientReducer::ReduceUnit(Communicator& communicator, int unit,
+                                         int64_t* sums) {
+  const int first = plan_.first_bucket[unit];
+  const int count = plan_.bucket_count[unit];
+  absl::Duration start = SinceStart();
+  const auto words = [&](int b) {
+    return sums + plan_.buckets[first + b].range.offset -
+           layout_.units[unit].range.offset;
+  };
+  // What the ranks' largest elements add up to proves, before anything is sent,
+  // which sums fit 32 bits.
+  std::vector<int64_t> largest(count);
+  if (communicator.world() > 1) {
+    for (int b = 0; b < count; ++b) {
+      // So that the sum over ranks cannot overflow.
+      largest[b] = std::min(
+          kNarrowSumLimit,
+          LargestMagnitude(words(b),
+                           plan_.buckets[first + b].range.element_count));
+    }
+    RETURN_IF_ERROR(communicator.AllReduceSum(largest.data(), count));
+  }
+  for (int b = 0; b < count; ++b) {
+    const bool wide = largest[b] >= kNarrowSumLimit;
+    RETURN_IF_ERROR(ReduceBucket(communicator, first + b, wide, words(b)));
+    const absl::Duration end = SinceStart();
+    trace_.buckets.push_back(
+        {unit, plan_.buckets[first + b].range, start, end, wide});
+    trace_.communication += end - start;
+    start = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReducer::ReduceBucket(Communicator& communicator,
+                                           int bucket, bool wide,
+                                           int64_t* sums) {
+  const int64_t n = plan_.buckets[bucket].range.element_count;
+  const bool narrow = !wide && communicator.world() > 1;
+  if (narrow) PackNarrow(sums, n);
+  const int64_t word_count = narrow ? NarrowWordCount(n) : n;
+  if (!ShardsOptimizer(options_.zero_stage)) {
+    RETURN_IF_ERROR(communicator.AllReduceSum(sums, word_count));
+    if (narrow) UnpackNarrow(sums, n);
+    return absl::OkStatus();
+  }
+  // Two elements are a word, and shards begin at even ones.
+  const int64_t part = ShardSize(n, communicator.world());
+  RETURN_IF_ERROR(communicator.ReduceScatterSum(sums, word_count,
+                                                narrow ? part / 2 : part));
+  const FlatRange mine = PartOf({0, n}, part, communicator.rank());
+  if (narrow) {
+    std::memmove(sums + mine.offset, sums + mine.offset / 2,
+                 NarrowWordCount(mine.element_count) * sizeof(int64_t));
+    UnpackNarrow(sums + mine.offset, mine.element_count);
+  }
+  if (!ShardsGradients(options_.zero_stage)) return absl::OkStatus();
+  int64_t* const owned = sums_->as<int64_t>() + owned_.offsets[bucket];
+  for (int64_t i = 0; i < mine.element_count; ++i) {
+    owned[i] += sums[mine.offset + i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReducer::RunExposed(const CommThread::Task& task) {
   const Instant start = clock_.Now();
-  RETURN_IF_ERROR(comm_.Run(std::move(task)));
+  RETURN_IF_ERROR(comm_.Run([&](Communicator& c) {
+    const int64_t sent_before = c.sent_bytes();
+    absl::Status status = task(c);
+    trace_.sent_bytes += c.sent_bytes() - sent_before;
+    return status;
+  }));
   const absl::Duration took = clock_.Now() - start;
   trace_.exposed += took;
   trace_.communication += took;
@@ -261,29 +357,29 @@ absl::Status GradientReducer::RunExposed(CommThread::Task task) {
 }
 
 absl::StatusOr<StepResult> GradientReducer::Commit(const Votes& votes) {
-  if (!in_step_ || ended_count_ != micro_batch_count_) {
+  if (!in_step_ || ended_count_ != round_count()) {
     return OutOfOrder(absl::StrCat("commit after ", ended_count_, " of ",
-                                   micro_batch_count_, " micro-batches"));
+                                   round_count(), " rounds"));
   }
   in_step_ = false;
   const Instant waiting_since = clock_.Now();
   RETURN_IF_ERROR(comm_.Wait());
-  trace_.exposed += clock_.Now() - waiting_since;
+  trace_.exposed += waited_ + (clock_.Now() - waiting_since);
+  trace_.backward_end = backward_end_;
 
   StepResult result;
   result.tensors.resize(layout_.tensors.size());
   RETURN_IF_ERROR(ReduceMaxima(votes, result));
   RETURN_IF_ERROR(ReduceSums(result));
-  trace_.sent_bytes = comm_.sent_bytes() - sent_before_;
   return result;
 }
 
 absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
                                            StepResult& result) {
-  for (const TensorPiece& p : pieces_) {
-    RETURN_IF_ERROR(kernels::MaxExact(
-        stream_, sums_->as<int64_t>() + p.range.offset, p.range.element_count,
-        maxima_->as<int64_t>() + p.tensor));
+  for (const TensorPiece& p : owned_.pieces) {
+    RETURN_IF_ERROR(kernels::MaxExact(stream_, sums().At(p),
+                                      p.range.element_count,
+                                      maxima_->as<int64_t>() + p.tensor));
   }
   std::vector<int64_t> words(kMaximaWordCount + layout_.tensors.size());
   std::vector<int32_t> overflow(layout_.tensors.size());
@@ -322,9 +418,9 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
 }
 
 absl::Status GradientReducer::ReduceSums(StepResult& result) {
-  for (const TensorPiece& p : pieces_) {
+  for (const TensorPiece& p : owned_.pieces) {
     RETURN_IF_ERROR(kernels::AddSquaresExact(
-        stream_, sums_->as<int64_t>() + p.range.offset, p.range.element_count,
+        stream_, sums().At(p), p.range.element_count,
         squares_->as<int64_t>() + p.tensor * kSquareLimbCount));
   }
   std::vector<int64_t> words(kSumsWordCount +

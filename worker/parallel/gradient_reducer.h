@@ -16,9 +16,20 @@
 // them, are the same bits for every split of the micro-batches over ranks,
 // every bucket size, with and without overlap.
 //
-// In this rank's last backward of the step, when a unit is done, its buckets'
-// all-reduces are posted to the communication thread and run while backward
-// goes on.  A rank without micro-batches posts all of them at once, with zeros.
+// At ZeRO stages 0 and 1, in this rank's last backward of the step, when a unit
+// is done, its buckets' reductions are posted to the communication thread and
+// run while backward goes on.  A rank without micro-batches posts all of them
+// at once, with zeros.
+//
+// At stages 2 and 3 a rank has no accumulator of its own for what others own:
+// contributions are added in one of a few slots, every unit is reduced in every
+// round, and what a rank owns of it is added to its accumulator.  A rank
+// without a micro-batch in a round passes through it all the same:
+//
+//     for rounds after my last micro-batch:
+//       for each unit, from the last:  reducer.UnitDone(unit)
+//       reducer.EndMicroBatch({})
+//
 // The order of collectives is that of the ReductionPlan, always.
 //
 // Before a unit's buckets a small all-reduce adds up the ranks' largest
@@ -33,6 +44,7 @@
 #ifndef WORKER_PARALLEL_GRADIENT_REDUCER_H_
 #define WORKER_PARALLEL_GRADIENT_REDUCER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,8 +70,14 @@ struct ReducerOptions {
   // Of float32 gradients: a bucket has bucket_bytes / 4 elements.  At least 64.
   int64_t bucket_bytes = 25 << 20;
 
-  // false: reductions start only once backward has ended, for comparison.
+  // false: at stages 0 and 1 reductions start only once backward has ended, at
+  // the others backward waits for each; for comparison.
   bool overlap = true;
+
+  int zero_stage = 0;  // 0 to 3; 3 is no different from 2 here.
+
+  // The most micro-batches that a rank runs in a step.
+  int64_t round_count = 1;
 
   ExactScale scale;
 
@@ -133,7 +151,7 @@ struct StepTrace {
   // How long a collective was under way, exposed or not.
   absl::Duration communication;
 
-  // Payload handed to other ranks.
+  // Payload handed to other ranks, of reductions and commit.
   int64_t sent_bytes = 0;
 };
 
@@ -167,7 +185,8 @@ class GradientReducer final : public GradientSink {
   absl::Status ComparePlans();
 
   // Begins a step of which this rank runs `micro_batch_count` micro-batches (0
-  // is fine).  The last step's sums are lost.  exponents: of each tensor.
+  // is fine; at most round_count).  The last step's sums are lost.  exponents:
+  // of each tensor.
   absl::Status BeginStep(absl::Span<const int> exponents,
                          int64_t micro_batch_count);
 
@@ -189,27 +208,52 @@ class GradientReducer final : public GradientSink {
   //   Otherwise: the communicator's or the device's.
   absl::StatusOr<StepResult> Commit(const Votes& votes);
 
-  // The reduced sums of the last committed step: (layout.element_count) device
-  // memory, valid until the next BeginStep.
-  const int64_t* sums();
+  // Rounds after this rank's last micro-batch, in which it must take part.
+  int64_t idle_round_count() const {
+    return ShardsGradients(options_.zero_stage)
+               ? options_.round_count - micro_batch_count_
+               : 0;
+  }
+
+  // The reduced sums of the last committed step: device memory, valid until the
+  // next BeginStep.  Complete at stage 0; else where this rank owns.
+  StateArray<const int64_t> sums();
+
+  // What this rank owns.
+  const OwnedShards& owned() const { return owned_; }
 
   // Of the last committed step.
   const StepTrace& trace() const { return trace_; }
+
+  // How long contributions of the step under way have waited for other ranks.
+  absl::Duration waited() const { return waited_; }
 
  private:
   GradientReducer(const Layout& layout, const ReducerOptions& options,
                   kernels::Stream& stream, CommThread& comm, Clock& clock);
   absl::Status Allocate();
 
-  // Posts the reductions of unit `unit`, whose sums are complete at
-  // unit_events_[unit].
-  void PostUnit(int unit);
+  int64_t round_count() const {
+    return micro_batch_count_ + idle_round_count();
+  }
+
+  // Where contributions to a tensor are added.  At stages 2 and 3 this waits
+  // until its unit's slot is free.
+  absl::StatusOr<int64_t*> AccumulatorOf(int unit);
+
+  // Posts the reductions of unit `unit`, whose sums from `sums` on are complete
+  // at unit_events_[unit].
+  int64_t PostUnit(int unit, int64_t* sums);
   absl::Status PostAllUnits();
+  absl::Status ReduceUnit(Communicator& communicator, int unit, int64_t* sums);
+  // sums: the bucket's.
+  absl::Status ReduceBucket(Communicator& communicator, int bucket, bool wide,
+                            int64_t* sums);
   absl::Status ReduceMaxima(const Votes& votes, StepResult& result);
   absl::Status ReduceSums(StepResult& result);
 
   // Posts and waits; counts as exposed communication.
-  absl::Status RunExposed(CommThread::Task task);
+  absl::Status RunExposed(const CommThread::Task& task);
   absl::Duration SinceStart() { return clock_.Now() - step_start_; }
 
   const Layout layout_;
@@ -219,10 +263,18 @@ class GradientReducer final : public GradientSink {
   Clock& clock_;
   const ReductionPlan plan_;
   const PlanDigest digest_;
-  const std::vector<TensorPiece> pieces_;  // What this rank measures.
+  const OwnedShards owned_;
   const int64_t overflow_limit_;
 
-  std::unique_ptr<kernels::Buffer> sums_;      // (element_count) int64
+  // int64, over the flat space or what is owned.
+  std::unique_ptr<kernels::Buffer> sums_;
+  // At stages 2 and 3, see SlotOfUnit; int64.
+  struct Slot {
+    std::unique_ptr<kernels::Buffer> memory;
+    int unit = -1;         // That is being summed in it.
+    int64_t reduction = 0;  // The number of the last task that used it.
+  };
+  std::array<Slot, kUnitSlotCount> slots_;
   std::unique_ptr<kernels::Buffer> maxima_;    // (tensors) int64
   std::unique_ptr<kernels::Buffer> squares_;   // (tensors, limbs) int64
   std::unique_ptr<kernels::Buffer> overflow_;  // (tensors) int32
@@ -231,15 +283,16 @@ class GradientReducer final : public GradientSink {
   // The step under way.
   std::vector<int> exponents_;
   int64_t micro_batch_count_ = 0;
-  int64_t ended_count_ = 0;  // Micro-batches; 0 <= ended <= count.
+  int64_t ended_count_ = 0;  // Rounds; 0 <= ended <= round_count().
   int next_unit_ = -1;       // That backward finishes; -1: all done.
   bool in_step_ = false;
   ExactLoss loss_;
   Instant step_start_;
-  int64_t sent_before_ = 0;
+  int64_t last_reduction_ = 0;  // The number of its task.
+  absl::Duration waited_;       // For slots.
+  absl::Duration backward_end_;
 
-  // While reductions run, `buckets` and `communication` belong to the
-  // communication thread.
+  // While reductions run, this belongs to the communication thread.
   StepTrace trace_;
 };
 

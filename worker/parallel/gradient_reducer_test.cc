@@ -24,9 +24,9 @@ FakeOptions ThreeRanks() {
 
 // A bad number on one rank is known to all before anything has changed, and the
 // next step starts its units anew.
-void ExpectSkipped(const std::function<void(FakeRank&)>& tamper, bool gradient,
+void ExpectSkipped(const FakeOptions& options,
+                   const std::function<void(FakeRank&)>& tamper, bool gradient,
                    bool loss) {
-  const FakeOptions options = ThreeRanks();
   ForEachFakeRank(options, [&](int, FakeRank& rank) {
     tamper(rank);
     ASSERT_TRUE(rank.Train(0).ok());
@@ -50,6 +50,16 @@ void ExpectSkipped(const std::function<void(FakeRank&)>& tamper, bool gradient,
     EXPECT_NE(rank.parameters(), before);
     EXPECT_EQ(rank.optimizer().update_count(), 2);
   });
+}
+
+// At every ZeRO stage.
+void ExpectSkipped(const std::function<void(FakeRank&)>& tamper, bool gradient,
+                   bool loss) {
+  for (const int stage : {0, 1, 2, 3}) {
+    FakeOptions options = ThreeRanks();
+    options.zero_stage = stage;
+    ExpectSkipped(options, tamper, gradient, loss);
+  }
 }
 
 TEST(GradientReducerTest, ANumberThatIsNotFiniteSkipsTheStepEverywhere) {
@@ -208,6 +218,8 @@ TEST(GradientReducerTest, OptionsOutOfRangeAreRefused) {
   };
 
   EXPECT_EQ(code({}), absl::StatusCode::kOk);
+  EXPECT_EQ(code({.zero_stage = 4}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.zero_stage = -1}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.bucket_bytes = 63}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.scale = {.micro_batch_count = 0}}),
             absl::StatusCode::kInvalidArgument);
@@ -232,13 +244,24 @@ TEST(GradientReducerTest, ADifferentPlanIsNamedOnEveryRank) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("rank 2 differs from rank 0 in buckets or batch;"));
   });
+  auto staged = MakeTestGroup(GroupKind::kLoopback, 3);
+  ForEachRank(3, [&](int r) {
+    FakeOptions options = ThreeRanks();
+    if (r == 1) options.zero_stage = 2;
+    FakeRank rank(options, std::move(staged[r]));
+    EXPECT_THAT(std::string(rank.reducer().ComparePlans().message()),
+                HasSubstr("rank 1 differs from rank 0 in the ZeRO stage or "
+                          "the split of micro-batches;"));
+  });
 }
 
 TEST(GradientReducerTest, AnAbortInMidStepEndsEveryRank) {
   for (const GroupKind kind :
-       {GroupKind::kLoopback, GroupKind::kGloo, GroupKind::kSharedMemory}) {
+       {GroupKind::kLoopback, GroupKind::kGloo, GroupKind::kSharedMemory})
+  for (const int stage : {0, 1, 2, 3}) {
     FakeOptions options = ThreeRanks();
     options.kind = kind;
+    options.zero_stage = stage;
     const absl::Status why = absl::CancelledError("cancelled by the user");
     ForEachFakeRank(options, [&](int r, FakeRank& rank) {
       std::thread aborter;

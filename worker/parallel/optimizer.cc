@@ -31,8 +31,8 @@ double Power(double base, int64_t exponent) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
-    const Layout& layout, const OptimizerOptions& options,
-    kernels::Stream& stream) {
+    const Layout& layout, const OwnedShards& owned,
+    const OptimizerOptions& options, kernels::Stream& stream) {
   const auto is_beta = [](double b) { return b >= 0 && b < 1; };
   const auto is_finite_from_0 = [](double x) {
     return x >= 0 && std::isfinite(x);
@@ -47,15 +47,17 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
                         options.weight_decay, "0 or more"));
   RETURN_IF_ERROR(Check(is_finite_from_0(options.clip_norm), "clip_norm",
                         options.clip_norm, "0 (off) or more"));
-  std::unique_ptr<Optimizer> optimizer(new Optimizer(layout, options, stream));
-  const int64_t bytes = layout.element_count * int64_t{sizeof(float)};
+  std::unique_ptr<Optimizer> optimizer(new Optimizer(layout, owned, options, stream));
+  const int64_t bytes = owned.element_count * int64_t{sizeof(float)};
   ASSIGN_OR_RETURN(optimizer->moment1_, stream.device().Allocate(bytes));
   ASSIGN_OR_RETURN(optimizer->moment2_, stream.device().Allocate(bytes));
   return optimizer;
 }
 
-absl::Status Optimizer::Apply(const StepResult& result, double learning_rate,
-                              const int64_t* sums, float* parameters) {
+absl::Status Optimizer::Apply(
+    const StepResult& result, double learning_rate,
+    const StateArray<const int64_t>& sums, const StateArray<float>& parameters,
+    const std::function<absl::Status(int unit)>& after_unit) {
   if (result.skipped()) return absl::OkStatus();
   ++update_count_;
   kernels::AdamWOptions step;
@@ -70,13 +72,20 @@ absl::Status Optimizer::Apply(const StepResult& result, double learning_rate,
   step.epsilon = options_.epsilon;
   step.bias_correction1 = 1 - Power(options_.beta1, update_count_);
   step.bias_correction2 = 1 - Power(options_.beta2, update_count_);
-  for (size_t i = 0; i < layout_.tensors.size(); ++i) {
-    const Tensor& t = layout_.tensors[i];
-    step.exponent = result.tensors[i].exponent;
-    step.weight_decay = t.decays() ? options_.weight_decay : 0;
-    RETURN_IF_ERROR(kernels::AdamWExact(
-        stream_, parameters + t.offset, moment1() + t.offset,
-        moment2() + t.offset, sums + t.offset, t.element_count, step));
+  size_t i = 0;
+  for (int unit = 0; unit < static_cast<int>(layout_.units.size()); ++unit) {
+    for (; i < pieces_.size(); ++i) {
+      const TensorPiece& piece = pieces_[i];
+      const Tensor& tensor = layout_.tensors[piece.tensor];
+      if (tensor.unit != unit) break;
+      step.exponent = result.tensors[piece.tensor].exponent;
+      step.weight_decay = tensor.decays() ? options_.weight_decay : 0;
+      RETURN_IF_ERROR(kernels::AdamWExact(
+          stream_, parameters.At(piece), moment1() + piece.owned_offset,
+          moment2() + piece.owned_offset, sums.At(piece),
+          piece.range.element_count, step));
+    }
+    RETURN_IF_ERROR(after_unit(unit));
   }
   return absl::OkStatus();
 }

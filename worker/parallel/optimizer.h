@@ -1,16 +1,18 @@
-// AdamW over the flat space, straight from the exact sums.  ZeRO stage 0: the
-// whole state on every rank.
+// AdamW over what a rank owns of the flat space, straight from the exact sums.
 #ifndef WORKER_PARALLEL_OPTIMIZER_H_
 #define WORKER_PARALLEL_OPTIMIZER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/layout.h"
 #include "kernels/device.h"
 #include "worker/parallel/gradient_reducer.h"
+#include "worker/parallel/reduction_plan.h"
 
 namespace lockstep {
 
@@ -30,24 +32,34 @@ struct OptimizerOptions {
 // Belongs to the thread that trains.
 class Optimizer {
  public:
-  // Moments start at zero.  `stream` must outlive this.
+  // Of what `owned` says; without sharding that is everything.  Moments start
+  // at zero.  `stream` must outlive this.
   //
   // Errors:
   //   InvalidArgument: an option is out of range.
   //   ResourceExhausted: not enough device memory.
   static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
-      const Layout& layout, const OptimizerOptions& options,
-      kernels::Stream& stream);
+      const Layout& layout, const OwnedShards& owned,
+      const OptimizerOptions& options, kernels::Stream& stream);
 
   // One step; `learning_rate` is that of the step's place in the schedule.  A
   // skipped step changes nothing, and does not count in the bias corrections.
+  // `after_unit` is called after each unit, in forward order, once its update
+  // is enqueued; not in a skipped step.
   //
-  // sums:       (layout.element_count) device memory, the reduced gradient
-  // parameters: (layout.element_count) device memory, read and written
-  absl::Status Apply(const StepResult& result, double learning_rate,
-                     const int64_t* sums, float* parameters);
+  // sums:       device memory, the reduced gradient
+  // parameters: device memory, read and written
+  //
+  // Errors: the device's, or what after_unit returns.
+  absl::Status Apply(
+      const StepResult& result, double learning_rate,
+      const StateArray<const int64_t>& sums,
+      const StateArray<float>& parameters,
+      const std::function<absl::Status(int unit)>& after_unit = [](int) {
+        return absl::OkStatus();
+      });
 
-  // The state, to save and restore: (layout.element_count) device memory each,
+  // The state, to save and restore: device memory over the owned space each,
   // and how many updates were applied.
   float* moment1() { return moment1_->as<float>(); }
   float* moment2() { return moment2_->as<float>(); }
@@ -55,11 +67,15 @@ class Optimizer {
   void set_update_count(int64_t count) { update_count_ = count; }
 
  private:
-  Optimizer(const Layout& layout, const OptimizerOptions& options,
-            kernels::Stream& stream)
-      : layout_(layout), options_(options), stream_(stream) {}
+  Optimizer(const Layout& layout, const OwnedShards& owned,
+            const OptimizerOptions& options, kernels::Stream& stream)
+      : layout_(layout),
+        pieces_(owned.pieces),
+        options_(options),
+        stream_(stream) {}
 
   const Layout layout_;
+  const std::vector<TensorPiece> pieces_;
   const OptimizerOptions options_;
   kernels::Stream& stream_;
   std::unique_ptr<kernels::Buffer> moment1_;

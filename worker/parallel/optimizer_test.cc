@@ -1,6 +1,7 @@
 #include "worker/parallel/optimizer.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "common/philox.h"
@@ -33,8 +34,16 @@ class OptimizerTest : public ::testing::Test {
     }
   }
 
+  OwnedShards Everything() const {
+    return ShardsOf(layout_, MakeReductionPlan(layout_, 64), 0, 1);
+  }
+  StateArray<const int64_t> Sums() const { return {.data = sums_.data()}; }
+  static StateArray<float> Flat(std::vector<float>& values) {
+    return {.data = values.data()};
+  }
+
   std::unique_ptr<Optimizer> Make(const OptimizerOptions& options) {
-    return *Optimizer::Create(layout_, options, *stream_);
+    return *Optimizer::Create(layout_, Everything(), options, *stream_);
   }
 
   // Sums of step `step`, and what the reducer would say of them.
@@ -84,7 +93,7 @@ TEST_F(OptimizerTest, FollowsAdamWWithDecayOnMatricesAndClipping) {
       const StepResult result = FakeStep(step);
       const double rate = 3e-3 / (step + 1);
       ASSERT_TRUE(
-          optimizer->Apply(result, rate, sums_.data(), got.data()).ok());
+          optimizer->Apply(result, rate, Sums(), Flat(got)).ok());
       ASSERT_TRUE(stream_->Synchronize().ok());
       const double scale =
           clip_norm > 0
@@ -129,7 +138,7 @@ TEST_F(OptimizerTest, PaddingStaysAsItIs) {
   const std::vector<float> before = parameters_;
   const StepResult result = FakeStep(0);
   ASSERT_TRUE(
-      optimizer->Apply(result, 0.1, sums_.data(), parameters_.data()).ok());
+      optimizer->Apply(result, 0.1, Sums(), Flat(parameters_)).ok());
   for (int64_t i = 0; i < layout_.element_count; ++i) {
     EXPECT_EQ(parameters_[i] == before[i], is_padding[i]) << i;
   }
@@ -138,7 +147,7 @@ TEST_F(OptimizerTest, PaddingStaysAsItIs) {
 TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
   const auto optimizer = Make({});
   ASSERT_TRUE(
-      optimizer->Apply(FakeStep(0), 0.1, sums_.data(), parameters_.data())
+      optimizer->Apply(FakeStep(0), 0.1, Sums(), Flat(parameters_))
           .ok());
   const auto n = layout_.element_count;
   const std::vector<float> parameters = parameters_;
@@ -151,7 +160,7 @@ TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
     StepResult skipped = FakeStep(1);
     (gradient ? skipped.gradient_overflow : skipped.loss_not_finite) = true;
     ASSERT_TRUE(
-        optimizer->Apply(skipped, 0.1, sums_.data(), parameters_.data()).ok());
+        optimizer->Apply(skipped, 0.1, Sums(), Flat(parameters_)).ok());
   }
 
   EXPECT_EQ(parameters_, parameters);
@@ -169,7 +178,7 @@ TEST_F(OptimizerTest, RestoredStateGoesOnWithTheSameBits) {
   for (uint32_t step = 0; step < 3; ++step) {
     const StepResult result = FakeStep(step);
     ASSERT_TRUE(
-        first->Apply(result, 0.01, sums_.data(), parameters_.data()).ok());
+        first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
   }
   const auto second = Make({});
   std::copy_n(first->moment1(), layout_.element_count, second->moment1());
@@ -179,15 +188,67 @@ TEST_F(OptimizerTest, RestoredStateGoesOnWithTheSameBits) {
 
   const StepResult result = FakeStep(3);
   ASSERT_TRUE(
-      first->Apply(result, 0.01, sums_.data(), parameters_.data()).ok());
-  ASSERT_TRUE(second->Apply(result, 0.01, sums_.data(), other.data()).ok());
+      first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
+  ASSERT_TRUE(second->Apply(result, 0.01, Sums(), Flat(other)).ok());
 
   EXPECT_EQ(other, parameters_);
 }
 
+// What a rank owns is updated with the bits that all of it would get, whichever
+// of its arrays are whole, unit by unit.
+TEST_F(OptimizerTest, ShardsAreUpdatedAsTheWholeWouldBe) {
+  const StepResult result = FakeStep(0);
+  std::vector<float> whole = parameters_;
+  ASSERT_TRUE(Make({})->Apply(result, 0.01, Sums(), Flat(whole)).ok());
+
+  const ReductionPlan plan = MakeReductionPlan(layout_, 100);
+  for (const bool sums_owned : {false, true}) {
+    for (const bool parameters_owned : {false, true}) {
+      for (int rank = 0; rank < 3; ++rank) {
+        const OwnedShards owned = ShardsOf(layout_, plan, rank, 3);
+        const auto optimizer =
+            *Optimizer::Create(layout_, owned, {}, *stream_);
+        std::vector<int64_t> owned_sums(owned.element_count);
+        std::vector<float> owned_values(owned.element_count);
+        for (const TensorPiece& p : owned.pieces) {
+          std::copy_n(&sums_[p.range.offset], p.range.element_count,
+                      &owned_sums[p.owned_offset]);
+          std::copy_n(&parameters_[p.range.offset], p.range.element_count,
+                      &owned_values[p.owned_offset]);
+        }
+        std::vector<float> flat = parameters_;
+        const StateArray<const int64_t> sums = {
+            .data = sums_owned ? owned_sums.data() : sums_.data(),
+            .is_owned = sums_owned};
+        const StateArray<float> values = {
+            .data = parameters_owned ? owned_values.data() : flat.data(),
+            .is_owned = parameters_owned};
+        std::vector<int> units;
+
+        ASSERT_TRUE(optimizer
+                        ->Apply(result, 0.01, sums, values,
+                                [&](int unit) {
+                                  units.push_back(unit);
+                                  return absl::OkStatus();
+                                })
+                        .ok());
+
+        for (const TensorPiece& p : owned.pieces) {
+          for (int64_t i = 0; i < p.range.element_count; ++i) {
+            ASSERT_EQ(values.At(p)[i], whole[p.range.offset + i]);
+          }
+        }
+        std::vector<int> forward(layout_.units.size());
+        std::iota(forward.begin(), forward.end(), 0);
+        EXPECT_EQ(units, forward);
+      }
+    }
+  }
+}
+
 TEST_F(OptimizerTest, OptionsOutOfRangeAreRefusedByName) {
   const auto message = [&](const OptimizerOptions& options) {
-    const auto status = Optimizer::Create(layout_, options, *stream_).status();
+    const auto status = Optimizer::Create(layout_, Everything(), options, *stream_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };

@@ -48,6 +48,13 @@ std::string BucketsDigest(const ReductionPlan& plan, const ExactScale& scale) {
   return hash.HexDigest();
 }
 
+std::string StageDigest(const StageDigestInput& stage) {
+  Sha256 hash;
+  hash.UpdateInteger(stage.zero_stage);
+  hash.UpdateInteger(stage.round_count);
+  return hash.HexDigest();
+}
+
 std::string TextDigest(absl::string_view text) {
   Sha256 hash;
   UpdateText(hash, text);
@@ -59,6 +66,7 @@ std::string TextDigest(absl::string_view text) {
 const char* const PlanDigest::kPartNames[kPartCount] = {
     "the model's layout",
     "buckets or batch",
+    "the ZeRO stage or the split of micro-batches",
     "the device's numeric class",
     "the protocol version",
     "the job's spec",
@@ -81,31 +89,59 @@ ReductionPlan MakeReductionPlan(const Layout& layout, int64_t bucket_elements) {
   return plan;
 }
 
-std::vector<TensorPiece> PiecesOf(const Layout& layout,
-                                  const ReductionPlan& plan, int rank,
-                                  int world) {
-  std::vector<TensorPiece> pieces;
-  for (const Bucket& bucket : plan.buckets) {
-    const FlatRange shard = ShardOf(bucket.range, rank, world);
-    const int64_t shard_end = shard.offset + shard.element_count;
-    const Unit& unit = layout.units[bucket.unit];
-    for (int t = unit.first_tensor; t < unit.end_tensor; ++t) {
-      const Tensor& tensor = layout.tensors[t];
-      const int64_t begin = std::max(shard.offset, tensor.offset);
-      const int64_t end =
-          std::min(shard_end, tensor.offset + tensor.element_count);
-      if (begin < end) pieces.push_back({t, {begin, end - begin}});
+OwnedShards ShardsOf(const Layout& layout, const ReductionPlan& plan, int rank,
+                     int world) {
+  OwnedShards owned;
+  owned.shards.resize(plan.buckets.size());
+  owned.offsets.resize(plan.buckets.size());
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    for (int i = 0; i < plan.bucket_count[u]; ++i) {
+      const int b = plan.first_bucket[u] + i;
+      const FlatRange shard = ShardOf(plan.buckets[b].range, rank, world);
+      owned.shards[b] = shard;
+      owned.offsets[b] = owned.element_count;
+      const int64_t shard_end = shard.offset + shard.element_count;
+      const Unit& unit = layout.units[u];
+      for (int t = unit.first_tensor; t < unit.end_tensor; ++t) {
+        const Tensor& tensor = layout.tensors[t];
+        const int64_t begin = std::max(shard.offset, tensor.offset);
+        const int64_t end =
+            std::min(shard_end, tensor.offset + tensor.element_count);
+        if (begin >= end) continue;
+        owned.pieces.push_back({t,
+                                {begin, end - begin},
+                                owned.element_count + begin - shard.offset});
+      }
+      owned.element_count += shard.element_count;
     }
   }
-  return pieces;
+  return owned;
+}
+
+int SlotOfUnit(const Layout& layout, int unit) {
+  const int head = static_cast<int>(layout.units.size()) - 1;
+  if (unit == 0) return 0;
+  if (unit < head) return 1 + unit % 2;
+  return layout.Find(TensorRole::kHeadWeight) >= 0 ? 0 : 3;
+}
+
+std::array<int64_t, kUnitSlotCount> SlotSizes(const Layout& layout) {
+  std::array<int64_t, kUnitSlotCount> sizes = {};
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    int64_t& size = sizes[SlotOfUnit(layout, static_cast<int>(u))];
+    size = std::max(size, layout.units[u].range.element_count);
+  }
+  return sizes;
 }
 
 PlanDigest DigestOf(const Layout& layout, const ReductionPlan& plan,
-                    const ExactScale& scale, absl::string_view numeric_class,
+                    const StageDigestInput& stage, const ExactScale& scale,
+                    absl::string_view numeric_class,
                     const InputDigests& inputs) {
   PlanDigest digest;
   digest.parts = {LayoutDigest(layout),
                   BucketsDigest(plan, scale),
+                  StageDigest(stage),
                   TextDigest(numeric_class),
                   TextDigest(std::to_string(kReductionProtocolVersion)),
                   TextDigest(inputs.spec),

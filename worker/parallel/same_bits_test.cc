@@ -65,6 +65,18 @@ RunBits RunAll(const FakeOptions& options) {
   ForEachFakeRank(options, [&](int rank, FakeRank& fake) {
     all[rank] = TrainAndCollect(options, fake);
   });
+  // Where sums are sharded, those of all ranks together.
+  if (ShardsOptimizer(options.zero_stage)) {
+    for (size_t step = 0; step < all[0].steps.size(); ++step) {
+      std::vector<int64_t> sums(all[0].steps[step].sums.size());
+      for (const RunBits& bits : all) {
+        for (size_t i = 0; i < sums.size(); ++i) {
+          sums[i] += bits.steps[step].sums[i];
+        }
+      }
+      for (RunBits& bits : all) bits.steps[step].sums = sums;
+    }
+  }
   for (int r = 1; r < options.world(); ++r) {
     EXPECT_TRUE(all[r] == all[0]) << "rank " << r << " differs from rank 0";
   }
@@ -201,8 +213,9 @@ class DelayingCommunicator final : public Communicator {
   absl::Status AllReduceMax(int64_t* data, int64_t n) override {
     return Delayed([&] { return inner_->AllReduceMax(data, n); });
   }
-  absl::Status ReduceScatterSum(int64_t* data, int64_t n) override {
-    return Delayed([&] { return inner_->ReduceScatterSum(data, n); });
+  absl::Status ReduceScatterSum(int64_t* data, int64_t n,
+                                int64_t part) override {
+    return Delayed([&] { return inner_->ReduceScatterSum(data, n, part); });
   }
   absl::Status AllGather(void* data, int64_t n, int64_t bytes) override {
     return Delayed([&] { return inner_->AllGather(data, n, bytes); });
@@ -264,6 +277,46 @@ TEST(SameBitsTest, RandomDelaysGiveTheSameBits) {
   }
 }
 
+TEST(SameBitsTest, AnyZeroStageGivesTheSameBits) {
+  const std::vector<std::vector<std::vector<int64_t>>> splits = {
+      {{0, 1, 2, 3, 4, 5}},
+      {{0, 1, 2}, {3, 4, 5}},
+      {{0, 3}, {}, {1, 2, 4, 5}},
+      {{0, 1}, {2, 3}, {4}, {5}},
+      {{}, {}, {}, {0, 1, 2, 3, 4, 5}, {}},
+  };
+  for (const int stage : {1, 2, 3}) {
+    for (const auto& split : splits) {
+      for (const int64_t bucket_bytes : {64, 5000, 25 << 20}) {
+        for (const bool overlap : {true, false}) {
+          FakeOptions options = OneRank();
+          options.zero_stage = stage;
+          options.split = split;
+          options.bucket_bytes = bucket_bytes;
+          options.overlap = overlap;
+          EXPECT_TRUE(RunAll(options) == Expected())
+              << "stage " << stage << " world " << options.world()
+              << " bucket_bytes " << bucket_bytes << " overlap " << overlap;
+        }
+      }
+    }
+  }
+}
+
+TEST(SameBitsTest, AnyZeroStageGivesTheSameBitsBetweenProcesses) {
+  for (const GroupKind kind : kProcessGroupKinds) {
+    for (const int stage : {1, 2, 3}) {
+      FakeOptions options = OneRank();
+      options.kind = kind;
+      options.zero_stage = stage;
+      options.split = {{0, 1, 2}, {3, 4}, {5}};
+      options.bucket_bytes = 5000;
+      EXPECT_TRUE(RunAll(options) == Expected())
+          << NameOf(kind) << " stage " << stage;
+    }
+  }
+}
+
 // What a step leaves behind, even garbage, is not in the next one.
 TEST(SameBitsTest, GarbageInTheAccumulatorsBetweenStepsDoesNotMatter) {
   FakeOptions options = OneRank();
@@ -272,7 +325,7 @@ TEST(SameBitsTest, GarbageInTheAccumulatorsBetweenStepsDoesNotMatter) {
     for (int64_t step = 0; step < options.step_count; ++step) {
       ASSERT_TRUE(rank.Train(step).ok());
       ASSERT_EQ(rank.sums(), Expected().steps[step].sums) << step;
-      auto* sums = const_cast<int64_t*>(rank.reducer().sums());
+      auto* sums = const_cast<int64_t*>(rank.reducer().sums().data);
       std::fill_n(sums, rank.layout().element_count, int64_t{0x5a5a5a5a5a5a});
     }
     EXPECT_EQ(rank.parameters(), Expected().parameters);

@@ -125,7 +125,7 @@ absl::Status Generation::RunToTheEnd() {
   Tell(Phase::kConnecting);
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Connect(start));
   RETURN_IF_ERROR(WithNames(training_->Join(std::move(communicator),
-                                            start.micro_batches[prepare_.rank],
+                                            start.micro_batches,
                                             start.first_step)));
   held_.addresses.clear();
   held_.nonce.clear();
@@ -161,9 +161,10 @@ absl::Status Generation::PrepareAll() {
     writer_ = *std::move(writer);
     held_.nonce = output_->nonce();
   }
-  ASSIGN_OR_RETURN(training_, Training::Create(*job_, *environment_.device,
-                                               *environment_.clock,
-                                               environment_.on_progress));
+  ASSIGN_OR_RETURN(
+      training_,
+      Training::Create(*job_, prepare_.rank, world(), *environment_.device,
+                       *environment_.clock, environment_.on_progress));
   if (world() > 1) {
     ASSIGN_OR_RETURN(
         listener_,
@@ -256,15 +257,23 @@ absl::Status Generation::Train(int64_t first_step) {
     // One step, after the first ones have warmed everything up.
     if (step == first_step + 2) LogTrace(*outcome);
   }
+  if (training_->weights_are_sharded()) RETURN_IF_ERROR(WriteWeights());
   // A connection that breaks after this is no incident.
   return training_->Barrier();
 }
 
+absl::Status Generation::WriteWeights() {
+  RETURN_IF_ERROR(
+      training_->ReadWeights([this](int unit, const float* values) {
+        if (writer_ == nullptr) return absl::OkStatus();
+        return writer_->WriteUnit(unit, values, environment_.on_progress);
+      }));
+  return writer_ == nullptr ? absl::OkStatus() : writer_->Finish();
+}
+
 absl::Status Generation::Finish() {
-  if (prepare_.rank == 0) {
-    ASSIGN_OR_RETURN(const std::vector<float> weights,
-                     training_->TakeWeights());
-    RETURN_IF_ERROR(writer_->Write(weights.data(), environment_.on_progress));
+  if (prepare_.rank == 0 && !training_->weights_are_sharded()) {
+    RETURN_IF_ERROR(WriteWeights());
   }
   Tell(Phase::kOutputReady);
   {

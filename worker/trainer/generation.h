@@ -70,6 +70,8 @@ class Generation {
   // An error about ranks, with the names of their workers.
   absl::Status WithNames(const absl::Status& status) const;
   absl::Status Train(int64_t first_step);
+  // Of rank 0, and of the others as far as it needs them.
+  absl::Status WriteWeights();
   absl::Status Finish();
   void Report(const StepOutcome& step,
               const std::optional<EvaluationOutcome>& evaluation);

@@ -109,11 +109,11 @@ bool OpenedJob::EvaluatesAfter(int64_t step) const {
   return step + 1 == max_steps() || (every > 0 && (step + 1) % every == 0);
 }
 
-absl::Status OpenedJob::LoadWeights(float* flat) const {
+absl::Status OpenedJob::LoadUnit(int unit, float* values) const {
   if (source_.has_value()) {
-    return CausedBy(Failure::Cause::kJob, source_->ReadWeights(flat));
+    return CausedBy(Failure::Cause::kJob, source_->ReadUnit(unit, values));
   }
-  InitializeWeights(model_, layout_, spec_.numerics().seed(), flat);
+  InitializeUnit(model_, layout_, spec_.numerics().seed(), unit, values);
   return absl::OkStatus();
 }
 

@@ -42,9 +42,9 @@ class OpenedJob {
   // Whether the held-out part is evaluated after `step` was committed.
   bool EvaluatesAfter(int64_t step) const;
 
-  // Fresh weights, or those of the folder.  flat: (layout().element_count) host
-  // memory.
-  absl::Status LoadWeights(float* flat) const;
+  // Fresh weights, or those of the folder, of unit `unit`.  values:
+  // (unit.range.element_count) host memory.
+  absl::Status LoadUnit(int unit, float* values) const;
 
   // The folder that the model started from; empty if none.
   const std::string& source_folder() const {

@@ -32,6 +32,32 @@ class Stopwatch {
 
 }  // namespace
 
+// Adds the time from its making to its end, without what was spent waiting for
+// other ranks, to a sum.
+class Training::ComputeStopwatch {
+ public:
+  ComputeStopwatch(Training& training, absl::Duration& sum)
+      : training_(training),
+        sum_(sum),
+        start_(training.clock_.Now()),
+        waited_before_(Waited()) {}
+  ~ComputeStopwatch() {
+    sum_ += training_.clock_.Now() - start_ - (Waited() - waited_before_);
+  }
+  ComputeStopwatch(const ComputeStopwatch&) = delete;
+  ComputeStopwatch& operator=(const ComputeStopwatch&) = delete;
+
+ private:
+  absl::Duration Waited() const {
+    return training_.parameters_->waited() + training_.reducer_->waited();
+  }
+
+  Training& training_;
+  absl::Duration& sum_;
+  const Instant start_;
+  const absl::Duration waited_before_;
+};
+
 // Lets an abort end backward between two tensors.
 class Training::Sink : public GradientSink {
  public:
@@ -50,10 +76,10 @@ class Training::Sink : public GradientSink {
 };
 
 absl::StatusOr<std::unique_ptr<Training>> Training::Create(
-    const OpenedJob& job, kernels::Device& device, Clock& clock,
-    std::function<void()> on_progress) {
+    const OpenedJob& job, int rank, int world, kernels::Device& device,
+    Clock& clock, std::function<void()> on_progress) {
   auto training = std::unique_ptr<Training>(
-      new Training(job, device, clock, std::move(on_progress)));
+      new Training(job, rank, world, device, clock, std::move(on_progress)));
   RETURN_IF_ERROR(training->Allocate());
   return training;
 }
@@ -62,36 +88,47 @@ absl::Status Training::Allocate() {
   const v1::JobSpec& spec = job_.spec();
   const Layout& layout = job_.layout();
   ASSIGN_OR_RETURN(stream_, device_.CreateStream());
-  const int64_t bytes = layout.element_count * int64_t{sizeof(float)};
-  ASSIGN_OR_RETURN(parameters_, device_.Allocate(bytes));
-  {
-    // Gone before the rest is allocated.
-    std::vector<float> flat(layout.element_count);
-    RETURN_IF_ERROR(job_.LoadWeights(flat.data()));
-    Sha256 digest;
-    digest.Update(flat.data(), bytes);
-    weights_digest_ = digest.HexDigest();
-    RETURN_IF_ERROR(
-        stream_->CopyToDevice(parameters_->data(), flat.data(), bytes));
-    RETURN_IF_ERROR(stream_->Synchronize());
-  }
+  const Products products =
+      spec.numerics().precision() == v1::NumericsSpec::BFLOAT16
+          ? Products::kBfloat16
+          : Products::kFloat32;
+  const int64_t bucket_bytes = spec.parallel().bucket_bytes();
+  ASSIGN_OR_RETURN(parameters_,
+                   ParameterStore::Create(layout,
+                                          {.zero_stage = zero_stage(),
+                                           .rank = rank_,
+                                           .world = world_,
+                                           .bucket_bytes = bucket_bytes,
+                                           .tied_head = job_.model().tied_head,
+                                           .products = products},
+                                          *stream_, clock_));
+  Sha256 digest;
+  RETURN_IF_ERROR(parameters_->Load([&](int unit, float* values) {
+    absl::Status status = job_.LoadUnit(unit, values);
+    digest.Update(values, layout.units[unit].range.element_count *
+                              int64_t{sizeof(float)});
+    return status;
+  }));
+  weights_digest_ = digest.HexDigest();
   ASSIGN_OR_RETURN(
       decoder_,
       Decoder::Create(
           job_.model(), layout, spec.batch().micro_batch_size(),
-          spec.data().sequence_length(), *stream_,
-          {.products = spec.numerics().precision() == v1::NumericsSpec::BFLOAT16
-                           ? Products::kBfloat16
-                           : Products::kFloat32,
+          spec.data().sequence_length(), *stream_, *parameters_,
+          {.products = products,
            .recompute = spec.parallel().recompute() == v1::ParallelSpec::BLOCK
                             ? Recompute::kBlock
                             : Recompute::kNone,
            .dropout = spec.numerics().dropout(),
            .dropout_seed = spec.numerics().seed()}));
-  RETURN_IF_ERROR(decoder_->SetParameters(parameters_->as<float>()));
   const v1::OptimizerSpec& optimizer = spec.optimizer();
+  const ReductionPlan plan =
+      MakeReductionPlan(layout, bucket_bytes / int64_t{sizeof(float)});
   ASSIGN_OR_RETURN(optimizer_,
                    Optimizer::Create(layout,
+                                     ShardsOptimizer(zero_stage())
+                                         ? ShardsOf(layout, plan, rank_, world_)
+                                         : ShardsOf(layout, plan, 0, 1),
                                      {.beta1 = optimizer.beta1(),
                                       .beta2 = optimizer.beta2(),
                                       .epsilon = optimizer.epsilon(),
@@ -103,21 +140,31 @@ absl::Status Training::Allocate() {
 }
 
 absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
-                            const MicroBatchRange& range, int64_t first_step) {
-  LS_CHECK(comm_ == nullptr);
+                            const std::vector<MicroBatchRange>& ranges,
+                            int64_t first_step) {
+  LS_CHECK(comm_ == nullptr && communicator->rank() == rank_ &&
+           communicator->world() == world_ &&
+           static_cast<int>(ranges.size()) == world_);
   const v1::JobSpec& spec = job_.spec();
-  range_ = range;
+  range_ = ranges[rank_];
+  int64_t round_count = 0;
+  for (const MicroBatchRange& range : ranges) {
+    round_count = std::max(round_count, range.count);
+  }
   next_step_ = first_step;
   {
     MutexLock lock(&mutex_);
     comm_ = std::make_unique<CommThread>(std::move(communicator));
     if (!abort_.ok()) comm_->Abort(abort_);
   }
+  parameters_->Join(*comm_);
   ASSIGN_OR_RETURN(reducer_,
                    GradientReducer::Create(
                        job_.layout(),
                        {.bucket_bytes = spec.parallel().bucket_bytes(),
                         .overlap = spec.parallel().overlap(),
+                        .zero_stage = zero_stage(),
+                        .round_count = round_count,
                         .scale = {.micro_batch_count = job_.micro_batch_count(),
                                   .nominal_token_count = TokensPerStep(spec)},
                         .inputs = {.spec = job_.spec_digest(),
@@ -134,7 +181,7 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
                         .order = job_.order(),
                         .global_batch_size = spec.batch().global_batch_size(),
                         .micro_batch_size = spec.batch().micro_batch_size(),
-                        .range = range,
+                        .range = range_,
                         .first_step = first_step,
                         .end_step = job_.max_steps()}));
   MutexLock lock(&mutex_);
@@ -197,6 +244,7 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
   outcome.learning_rate = LearningRate(job_.schedule(), next_step_);
   outcome.micro_batch_count = range_.count;
   const Instant start = clock_.Now();
+  const absl::Duration waited_before = parameters_->waited();
   const std::vector<int> exponents = UnitExponents(
       unit_histories_, {.micro_batch_count = job_.micro_batch_count(),
                         .nominal_token_count = TokensPerStep(job_.spec())});
@@ -205,17 +253,17 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
     if (is_aborted_) return aborted();
     RETURN_IF_ERROR(RunMicroBatch(outcome));
   }
+  RETURN_IF_ERROR(Blame(RunIdleRounds()));
   absl::StatusOr<StepResult> result = reducer_->Commit({.plan_version = 1});
   if (!result.ok()) return Blame(result.status());
   outcome.result = *std::move(result);
+  const int64_t gathered = parameters_->sent_bytes();
   {
     Stopwatch watch(clock_, outcome.update);
-    RETURN_IF_ERROR(optimizer_->Apply(outcome.result, outcome.learning_rate,
-                                      reducer_->sums(),
-                                      parameters_->as<float>()));
-    if (!outcome.result.skipped()) {
-      RETURN_IF_ERROR(decoder_->SetParameters(parameters_->as<float>()));
-    }
+    RETURN_IF_ERROR(optimizer_->Apply(
+        outcome.result, outcome.learning_rate, reducer_->sums(),
+        parameters_->values(),
+        [this](int unit) { return parameters_->UnitUpdated(unit); }));
     for (size_t t = 0; t < unit_histories_.size(); ++t) {
       const TensorResult& tensor = outcome.result.tensors[t];
       if (outcome.result.skipped()) {
@@ -227,6 +275,9 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
     RETURN_IF_ERROR(stream_->Synchronize());
   }
   outcome.trace = reducer_->trace();
+  outcome.trace.exposed += parameters_->waited() - waited_before;
+  outcome.trace.sent_bytes += gathered - gathered_before_;
+  gathered_before_ = gathered;
   outcome.duration = clock_.Now() - start;
   ++next_step_;
   outcome.skip_reason = SkipReason(outcome.result);
@@ -262,6 +313,17 @@ std::string Training::SkipReason(const StepResult& result) const {
   return result.loss_not_finite ? "the loss is not finite" : "";
 }
 
+absl::Status Training::RunIdleRounds() {
+  Sink sink(*this);
+  for (int64_t i = 0; i < reducer_->idle_round_count(); ++i) {
+    if (is_aborted_) return aborted();
+    RETURN_IF_ERROR(parameters_->BeginPass(Pass::kMicroBatch));
+    RETURN_IF_ERROR(parameters_->TakePart(Pass::kMicroBatch, sink));
+    RETURN_IF_ERROR(reducer_->EndMicroBatch({}));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
   MicroBatch batch;
   {
@@ -275,20 +337,22 @@ absl::Status Training::RunMicroBatch(StepOutcome& outcome) {
   }
   LS_CHECK(batch.step == next_step_);
   {
-    Stopwatch watch(clock_, outcome.forward);
+    ComputeStopwatch watch(*this, outcome.forward);
     const v1::BatchSpec& sizes = job_.spec().batch();
     // By position in the job, not by which text stands there.
     const int64_t first_sample = batch.step * sizes.global_batch_size() +
                                  batch.index * sizes.micro_batch_size();
-    RETURN_IF_ERROR(decoder_->Forward(batch.tokens, first_sample));
+    RETURN_IF_ERROR(Blame(parameters_->BeginPass(Pass::kMicroBatch)));
+    RETURN_IF_ERROR(Blame(decoder_->Forward(batch.tokens, first_sample)));
     // Where work is only enqueued, the time would show up later.
     RETURN_IF_ERROR(stream_->Synchronize());
   }
   {
-    Stopwatch watch(clock_, outcome.backward);
+    ComputeStopwatch watch(*this, outcome.backward);
     Sink sink(*this);
-    ASSIGN_OR_RETURN(const LossSum loss, decoder_->Backward(sink));
-    RETURN_IF_ERROR(reducer_->EndMicroBatch(loss));
+    const absl::StatusOr<LossSum> loss = decoder_->Backward(sink);
+    if (!loss.ok()) return Blame(loss.status());
+    RETURN_IF_ERROR(reducer_->EndMicroBatch(*loss));
   }
   return absl::OkStatus();
 }
@@ -312,10 +376,17 @@ absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
   std::vector<int32_t> tokens(rows * row_tokens);
   ExactLoss mine;
   // Batches are cut in one way, whoever takes them.
-  for (int64_t batch = comm_->rank(); batch * rows < count;
-       batch += comm_->world()) {
+  const int64_t batch_count = (count + rows - 1) / rows;
+  for (int64_t round = 0; round * world_ < batch_count; ++round) {
     if (is_aborted_) return aborted();
     on_progress_();
+    RETURN_IF_ERROR(Blame(parameters_->BeginPass(Pass::kEvaluation)));
+    const int64_t batch = round * world_ + rank_;
+    if (batch >= batch_count) {
+      Sink sink(*this);
+      RETURN_IF_ERROR(Blame(parameters_->TakePart(Pass::kEvaluation, sink)));
+      continue;
+    }
     const int64_t row_count = std::min(rows, count - batch * rows);
     for (int64_t row = 0; row < row_count; ++row) {
       RETURN_IF_ERROR(
@@ -323,9 +394,10 @@ absl::StatusOr<ExactLoss> Training::SumHeldOutLoss() {
                    job_.tokens().ReadHeldOutSample(batch * rows + row,
                                                    &tokens[row * row_tokens])));
     }
-    ASSIGN_OR_RETURN(const LossSum loss,
-                     decoder_->Evaluate(tokens.data(), row_count));
-    mine.Add(loss);
+    const absl::StatusOr<LossSum> loss =
+        decoder_->Evaluate(tokens.data(), row_count);
+    if (!loss.ok()) return Blame(loss.status());
+    mine.Add(*loss);
   }
   absl::StatusOr<ExactLoss> sum = SumOverRanks(*comm_, mine);
   if (!sum.ok()) return Blame(sum.status());
@@ -336,17 +408,28 @@ absl::Status Training::Barrier() {
   return Blame(comm_->Run([](Communicator& c) { return c.Barrier(); }));
 }
 
-absl::StatusOr<std::vector<float>> Training::TakeWeights() {
-  RETURN_IF_ERROR(stream_->Synchronize());
-  reducer_.reset();
-  decoder_.reset();
-  optimizer_.reset();
-  std::vector<float> flat(job_.layout().element_count);
-  RETURN_IF_ERROR(stream_->CopyToHost(
-      flat.data(), parameters_->data(),
-      job_.layout().element_count * int64_t{sizeof(float)}));
-  RETURN_IF_ERROR(stream_->Synchronize());
-  return flat;
+bool Training::weights_are_sharded() const {
+  return ShardsParameters(zero_stage());
+}
+
+absl::Status Training::ReadWeights(
+    const std::function<absl::Status(int unit, const float* values)>& use) {
+  RETURN_IF_ERROR(Blame(parameters_->BeginPass(Pass::kWeights)));
+  std::vector<float> host;
+  for (int u = 0; u < static_cast<int>(job_.layout().units.size()); ++u) {
+    if (is_aborted_) return aborted();
+    on_progress_();
+    const absl::StatusOr<ParameterSource::Values> unit = parameters_->Acquire(u);
+    if (!unit.ok()) return Blame(unit.status());
+    const int64_t count = job_.layout().units[u].range.element_count;
+    host.resize(count);
+    RETURN_IF_ERROR(stream_->CopyToHost(host.data(), unit->values,
+                                        count * int64_t{sizeof(float)}));
+    RETURN_IF_ERROR(stream_->Synchronize());
+    RETURN_IF_ERROR(parameters_->Release(u));
+    RETURN_IF_ERROR(use(u, host.data()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Training::Blame(absl::Status status) {

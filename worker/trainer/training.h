@@ -1,5 +1,4 @@
-// The training state of one rank, and the steps that advance it.  ZeRO stage 0:
-// every rank has all of it.
+// The training state of one rank, and the steps that advance it.
 #ifndef WORKER_TRAINER_TRAINING_H_
 #define WORKER_TRAINER_TRAINING_H_
 
@@ -22,6 +21,7 @@
 #include "worker/model/decoder.h"
 #include "worker/parallel/gradient_reducer.h"
 #include "worker/parallel/optimizer.h"
+#include "worker/parallel/parameter_store.h"
 #include "worker/trainer/job.h"
 #include "worker/trainer/loss_watch.h"
 
@@ -54,24 +54,25 @@ struct EvaluationOutcome {
 // Abort.
 class Training {
  public:
-  // `job`, `device` and `clock` must outlive this.  `on_progress` is called as
-  // often as something is done, by the thread that does it: a gradient of a
-  // tensor, a batch of an evaluation.
+  // For rank `rank` of `world`.  `job`, `device` and `clock` must outlive this.
+  // `on_progress` is called as often as something is done, by the thread that
+  // does it: a gradient of a tensor, a batch of an evaluation.
   //
   // Errors: not enough memory; the job's, where its model cannot be read.
   static absl::StatusOr<std::unique_ptr<Training>> Create(
-      const OpenedJob& job, kernels::Device& device, Clock& clock,
-      std::function<void()> on_progress = [] {});
+      const OpenedJob& job, int rank, int world, kernels::Device& device,
+      Clock& clock, std::function<void()> on_progress = [] {});
 
-  // Joins the ranks of `communicator`; this one runs `range` of every step,
-  // from `first_step` on.  Once.
+  // Joins the ranks of `communicator`; rank i runs ranges[i] of every step, from
+  // `first_step` on.  Once.
   //
   // Errors:
   //   FailedPrecondition (the job's): ranks differ in plan, data or weights;
   //     names which and in what.
   //   Otherwise: a peer's, or not enough memory.
   absl::Status Join(std::unique_ptr<Communicator> communicator,
-                    const MicroBatchRange& range, int64_t first_step);
+                    const std::vector<MicroBatchRange>& ranges,
+                    int64_t first_step);
 
   // The next step.
   //
@@ -87,10 +88,16 @@ class Training {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
-  // The weights: (layout.element_count) host memory.  No step or evaluation may
-  // follow: what those need is given back first, so that no more memory is held
-  // than in a step.
-  absl::StatusOr<std::vector<float>> TakeWeights();
+  // Whether ReadWeights needs all ranks.
+  bool weights_are_sharded() const;
+
+  // Calls `use` for every unit, in forward order, with its weights:
+  // (unit.range.element_count) host memory, until it returns.  If they are
+  // sharded every rank must call this.
+  //
+  // Errors: those of `use`, or a peer's.
+  absl::Status ReadWeights(
+      const std::function<absl::Status(int unit, const float* values)>& use);
 
   // The rank whose connection failed first, if one did.
   std::optional<int> failed_peer() const {
@@ -102,17 +109,22 @@ class Training {
   void Abort(absl::Status why);
 
  private:
+  class ComputeStopwatch;
   class Sink;
 
-  Training(const OpenedJob& job, kernels::Device& device, Clock& clock,
-           std::function<void()> on_progress)
+  Training(const OpenedJob& job, int rank, int world, kernels::Device& device,
+           Clock& clock, std::function<void()> on_progress)
       : job_(job),
+        rank_(rank),
+        world_(world),
         device_(device),
         clock_(clock),
         on_progress_(std::move(on_progress)) {}
   absl::Status Allocate();
   absl::StatusOr<StepOutcome> TakeStep();
   absl::StatusOr<ExactLoss> SumHeldOutLoss();
+  // Takes part in the rounds in which this rank has no micro-batch.
+  absl::Status RunIdleRounds();
   absl::Status RunMicroBatch(StepOutcome& outcome);
   std::string SkipReason(const StepResult& result) const;
   // A collective, once plans were found to differ: if it is by data, says by
@@ -122,7 +134,11 @@ class Training {
   static absl::Status Blame(absl::Status status);
   absl::Status aborted() const;
 
+  int zero_stage() const { return job_.spec().parallel().zero_stage(); }
+
   const OpenedJob& job_;
+  const int rank_;
+  const int world_;
   kernels::Device& device_;
   Clock& clock_;
   const std::function<void()> on_progress_;
@@ -131,9 +147,7 @@ class Training {
   LossWatch loss_watch_;
 
   std::unique_ptr<kernels::Stream> stream_;
-  std::unique_ptr<kernels::Buffer> parameters_;
   std::string weights_digest_;
-  std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<UnitHistory> unit_histories_;
 
@@ -144,8 +158,11 @@ class Training {
   std::atomic<bool> is_aborted_{false};
   std::unique_ptr<CommThread> comm_;
   std::unique_ptr<MicroBatchReader> reader_;
-  // After `comm_`, which it waits for at its end.
+  // After `comm_`, which they wait for at their end.
+  std::unique_ptr<ParameterStore> parameters_;
+  std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<GradientReducer> reducer_;
+  int64_t gathered_before_ = 0;  // What gathers had sent at the last commit.
 };
 
 }  // namespace lockstep
