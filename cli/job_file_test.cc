@@ -144,7 +144,7 @@ TEST(JobFileTest, EveryFaultHasItsPlaceAndSaysWhatIsExpected) {
       {"<<: 1\n",
        "job.yaml:1:1: <<: no such field; a job has display_name, priority, "
        "model, data, batch, schedule, optimizer, numerics, parallel, "
-       "output_directory"},
+       "output_directory, checkpoint"},
       {"? [a]\n: 1\n",
        "job.yaml:1:3: expected the name of a field before the colon, got a "
        "list"},

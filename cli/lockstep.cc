@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/checkpoint_commands.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/job_commands.h"
@@ -79,6 +80,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   AddRunCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
+  AddCheckpointCommands(&app, &line);
   AddModelCommands(&app, &line);
 
   if (args.empty()) {

@@ -338,9 +338,10 @@ TEST_F(LockstepTest, WhatTheCoordinatorRefusesIsShownInTheFile) {
   const Result result = Run({"submit", job_file_, "--watch"});
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err,
-            absl::StrCat("lockstep: error: ", job_file_,
-                         ":15:3: parallel.zero_stage: expected 0 to 3, got 4\n"));
+  EXPECT_EQ(
+      result.err,
+      absl::StrCat("lockstep: error: ", job_file_,
+                   ":15:3: parallel.zero_stage: expected 0 to 3, got 4\n"));
 }
 
 TEST_F(LockstepTest, SubmitAndWatchShowsTheJobToItsEnd) {

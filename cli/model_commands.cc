@@ -21,11 +21,13 @@ namespace {
 
 constexpr char kHashHelp[] = R"(
 The hash covers the tensors' names, shapes, types and values, and not how they
-are split into files: equal hashes mean equal bits.
+are split into files: equal hashes mean equal bits.  Of a checkpoint it covers
+the optimizer's state too, and not which workers wrote it.
 
 Examples:
   lockstep hash out/model
-  lockstep hash model.safetensors)";
+  lockstep hash model.safetensors
+  lockstep hash out/checkpoints/step-000000001000)";
 
 constexpr char kSampleHelp[] = R"(
 A model with a vocabulary of at most 256 is taken to be trained on bytes: the
@@ -127,9 +129,11 @@ int Sample(Environment& env, const SampleOptions& options) {
 
 void AddModelCommands(CLI::App* app, CommandLine* line) {
   CLI::App* hash = app->add_subcommand(
-      "hash", "One SHA-256 of a saved model, however it is split into files");
+      "hash",
+      "One SHA-256 of a saved model or checkpoint, however it is split");
   auto path = std::make_shared<std::string>();
-  hash->add_option("PATH", *path, "A folder, or a .safetensors file")
+  hash->add_option("PATH", *path,
+                   "A folder, a checkpoint, or a .safetensors file")
       ->required();
   hash->footer(kHashHelp);
   hash->callback([line, path] {

@@ -1,4 +1,5 @@
-// hash, sample: what is done with saved models, without a coordinator.
+// hash, sample: what is done with saved models, without a
+// coordinator.
 #ifndef CLI_MODEL_COMMANDS_H_
 #define CLI_MODEL_COMMANDS_H_
 

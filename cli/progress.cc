@@ -40,6 +40,8 @@ bool IsNews(const v1::Job& before, const v1::Job& now) {
              now.progress().skipped_step_count() ||
          before.progress().loss_spike_count() !=
              now.progress().loss_spike_count() ||
+         before.progress().checkpoint_failure() !=
+             now.progress().checkpoint_failure() ||
          before.progress().held_out_step_count() !=
              now.progress().held_out_step_count();
 }
@@ -66,6 +68,12 @@ std::string ProgressText(const v1::Job& job) {
   if (p.has_held_out_loss()) {
     absl::StrAppendFormat(&text, ", held-out %.4f at step %d",
                           p.held_out_loss(), p.held_out_step_count());
+  }
+  if (p.checkpoint_step_count() > 0) {
+    absl::StrAppend(&text, ", checkpoint at step ", p.checkpoint_step_count());
+  }
+  if (!p.checkpoint_failure().empty()) {
+    absl::StrAppend(&text, ", not saved: ", OneLine(p.checkpoint_failure()));
   }
   if (!IsFinal(job.state()) && p.tokens_per_second() > 0) {
     absl::StrAppend(&text, ", ", CountText(p.tokens_per_second()), " tokens/s");

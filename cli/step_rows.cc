@@ -97,6 +97,9 @@ constexpr CsvColumn kCsvColumns[] = {
     {"device_memory_bytes", Number<&Row::device_memory_bytes>},
     {"peak_resident_bytes", Number<&Row::peak_resident_bytes>},
     {"loss_spike", Number<&Row::loss_spike>},
+    {"checkpoint_step_count", Number<&Row::checkpoint_step_count>},
+    {"checkpoint_failure", Text<&Row::checkpoint_failure>},
+    {"checkpoint_stall_ms", Ms<&Row::checkpoint_stall>},
 };
 
 }  // namespace

@@ -50,12 +50,13 @@ TEST(StepRowsTest, CsvRowHasEveryFieldInFull) {
             "communication_ms,sent_bytes,held_out_loss_nats,evaluation_ms,"
             "held_out_token_count,skipped,bucket_count,overlapped_bucket_count,"
             "skip_reason,wide_bucket_count,device_memory_bytes,"
-            "peak_resident_bytes,loss_spike\n");
+            "peak_resident_bytes,loss_spike,checkpoint_step_count,"
+            "checkpoint_failure,checkpoint_stall_ms\n");
   v1::StepMetrics row = Sample();
-  EXPECT_EQ(
-      StepCsvRow(row),
-      "jobs/a,17,1,workers/w1,2,2023-11-14T22:13:20.25Z,2.3123456789,0.5,"
-      "0.002,4096,4,1000.5,0.1,300,600,50,50,70,26214400,,,,0,7,5,,0,0,0,0\n");
+  EXPECT_EQ(StepCsvRow(row),
+            "jobs/a,17,1,workers/w1,2,2023-11-14T22:13:20.25Z,2.3123456789,0.5,"
+            "0.002,4096,4,1000.5,0.1,300,600,50,50,70,26214400,,,,0,7,5,,0,0,0,"
+            "0,0,,0\n");
   row.set_held_out_loss(2.5);
   row.set_held_out_token_count(99);
   row.mutable_evaluation()->set_nanos(1'000'000);
@@ -66,7 +67,7 @@ TEST(StepRowsTest, CsvRowHasEveryFieldInFull) {
       StepCsvRow(row),
       "jobs/a,17,1,\"a\"\"b,c\",2,2023-11-14T22:13:20.25Z,2.3123456789,"
       "0.5,0.002,4096,4,1000.5,0.1,300,600,50,50,70,26214400,2.5,1,99,1,7,5,"
-      "why,0,0,0,0\n");
+      "why,0,0,0,0,0,,0\n");
   // As many columns as StepMetrics has fields.
   const std::string titles = StepCsvTitles();
   EXPECT_EQ(std::count(titles.begin(), titles.end(), ',') + 1,

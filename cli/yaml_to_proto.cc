@@ -31,6 +31,7 @@ constexpr const char* kPathFields[] = {
     "lockstep.v1.DataSpec.files",
     "lockstep.v1.DataSpec.mask_files",
     "lockstep.v1.ModelSpec.hugging_face_folder",
+    "lockstep.v1.CheckpointSource.folder",
     "lockstep.v1.JobSpec.output_directory",
 };
 

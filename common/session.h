@@ -61,8 +61,9 @@ struct HeldGeneration {
   // makes the other ranks' Start of it.
   std::vector<std::string> addresses;  // Entry i for rank i; opaque.
   std::string nonce;                   // Of rank 0.
-  std::optional<Failure> failure;      // kFailed.
-  std::string detail;                  // For people.
+  int64_t first_step = 0;          // Of rank 0: what there is to begin from.
+  std::optional<Failure> failure;  // kFailed.
+  std::string detail;              // For people.
   CollectivesInUse collectives = CollectivesInUse::kNone;
   friend bool operator==(const HeldGeneration&,
                          const HeldGeneration&) = default;

@@ -375,6 +375,7 @@ v1::HeldGeneration ToProto(const HeldGeneration& held) {
     proto.add_addresses(address);
   }
   proto.set_nonce(held.nonce);
+  proto.set_first_step(held.first_step);
   if (held.failure.has_value()) {
     *proto.mutable_failure() = ToProto(*held.failure);
   }
@@ -404,6 +405,8 @@ absl::StatusOr<HeldGeneration> FromProto(const v1::HeldGeneration& proto) {
   }
   RETURN_IF_ERROR(RequireShortLine("nonce", proto.nonce(), kNameBytesMax));
   held.nonce = proto.nonce();
+  RETURN_IF_ERROR(RequireAtLeast("first_step", proto.first_step(), 0));
+  held.first_step = proto.first_step();
   if (proto.has_failure()) {
     absl::StatusOr<Failure> failure = FromProto(proto.failure());
     if (!failure.ok()) return Annotate(failure.status(), "failure");

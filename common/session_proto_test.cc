@@ -91,6 +91,7 @@ v1::HeldGeneration FullHeld() {
   held.mutable_failure()->set_peer_rank(2);
   held.set_detail("waits");
   held.set_collectives(v1::Worker::SHARED_MEMORY);
+  held.set_first_step(8);
   return held;
 }
 

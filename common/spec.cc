@@ -107,6 +107,7 @@ class Resolver {
     Optimizer();
     Numerics();
     Parallel();
+    Checkpoint();
     OutputDirectory();
     for (const Refusal& refusal : kRefusals) {
       if (refusal.asked(spec_)) {
@@ -208,7 +209,7 @@ class Resolver {
 
   void Model() {
     constexpr absl::string_view kOneOf =
-        "one of gpt2, hugging_face_folder, llama (required)";
+        "one of gpt2, hugging_face_folder, llama, checkpoint (required)";
     v1::ModelSpec& model = *spec_.mutable_model();
     switch (model.source_case()) {
       case v1::ModelSpec::kGpt2:
@@ -219,6 +220,10 @@ class Resolver {
         break;
       case v1::ModelSpec::kHuggingFaceFolder:
         Path("model.hugging_face_folder", model.mutable_hugging_face_folder());
+        break;
+      case v1::ModelSpec::kCheckpoint:
+        Path("model.checkpoint.folder",
+             model.mutable_checkpoint()->mutable_folder());
         break;
       case v1::ModelSpec::SOURCE_NOT_SET:
         faults_.Add("model", kOneOf, "nothing");
@@ -559,6 +564,21 @@ class Resolver {
     }
     if (!parallel.has_failures_max()) parallel.set_failures_max(5);
     Int("parallel.failures_max", parallel.failures_max(), 0, 1000);
+  }
+
+  void Checkpoint() {
+    v1::CheckpointSpec& checkpoint = *spec_.mutable_checkpoint();
+    if (!checkpoint.has_every_minutes()) {
+      checkpoint.set_every_minutes(checkpoint.every_steps() == 0 ? 10 : 0);
+    }
+    const double minutes = checkpoint.every_minutes();
+    Double("checkpoint.every_minutes", minutes, minutes >= 0 && minutes <= 1e6,
+           "above 0, to 1e6, or 0 for not by time");
+    if (checkpoint.every_steps() != 0) {
+      Int("checkpoint.every_steps", checkpoint.every_steps(), 1, kStepsMax);
+    }
+    if (checkpoint.keep() == 0) checkpoint.set_keep(2);
+    Int("checkpoint.keep", checkpoint.keep(), 1, 1'000'000);
   }
 
   v1::JobSpec spec_;

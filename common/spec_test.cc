@@ -250,6 +250,18 @@ std::vector<Bounds> AllBounds() {
        "parallel { bucket_bytes: $ }",
        {"0", "1024", kInt32Max},
        {"-1", "1023"}},
+      {"checkpoint.every_steps",
+       "checkpoint { every_steps: $ }",
+       {"0", "1", "1099511627776"},
+       {"-1", "1099511627777"}},
+      {"checkpoint.every_minutes",
+       "checkpoint { every_minutes: $ }",
+       {"0", "0.01", "1e6"},
+       {"-1", "1.1e6", "nan", "inf"}},
+      {"checkpoint.keep",
+       "checkpoint { keep: $ }",
+       {"0", "1", "1000000"},
+       {"-1", "1000001"}},
       {"numerics.non_finite",
        "numerics { non_finite: $ }",
        {"0", "1", "2"},
@@ -401,8 +413,8 @@ TEST(SpecTest, AnEmptySpecLacksEverythingThatIsRequired) {
   EXPECT_THAT(
       FaultsOf(v1::JobSpec()),
       ElementsAre(
-          "model: expected one of gpt2, hugging_face_folder, llama (required), "
-          "got "
+          "model: expected one of gpt2, hugging_face_folder, llama, checkpoint "
+          "(required), got "
           "nothing",
           "data.files: expected 1 to 10000 paths (required), got nothing",
           "data.format: expected BYTES, TOKENS_U16, TOKENS_U32 or LLM_C "
@@ -434,6 +446,7 @@ TEST(SpecTest, EveryDefaultIsFilledIn) {
                skipped_steps_max: 5 }
     parallel { min_workers: 1 max_workers: 1 bucket_bytes: 26214400
                overlap: true failures_max: 5 recompute: NONE }
+    checkpoint { every_minutes: 10 keep: 2 }
   )",
                                      &expected));
 
@@ -459,6 +472,7 @@ TEST(SpecTest, WhatIsSetWinsOverItsDefault) {
                skipped_steps_max: 9 }
     parallel { min_workers: 2 max_workers: 3 bucket_bytes: 4096 overlap: false
                failures_max: 0 recompute: BLOCK }
+    checkpoint { every_steps: 5 every_minutes: 0 keep: 1 }
   )");
 
   const auto resolved = ResolveJobSpec(spec);

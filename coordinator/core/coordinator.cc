@@ -48,12 +48,18 @@ std::string SurplusNote(const JobRecord& job) {
                       " are used: a step has no more micro-batches");
 }
 
-// Whether `path` is where the job with this output directory puts its model, or
-// below.
-bool IsInModelOf(absl::string_view output_directory, absl::string_view path) {
-  return absl::ConsumePrefix(&path, output_directory) &&
-         absl::ConsumePrefix(&path, "/model") &&
-         (path.empty() || path[0] == '/');
+// Whether `path` is where the job with this output directory puts its model or
+// its checkpoints, or below.
+bool IsInResultOf(absl::string_view output_directory, absl::string_view path) {
+  if (!absl::ConsumePrefix(&path, output_directory)) return false;
+  for (const absl::string_view result : {"/model", "/checkpoints"}) {
+    absl::string_view rest = path;
+    if (absl::ConsumePrefix(&rest, result) &&
+        (rest.empty() || rest[0] == '/')) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::string SilentFor(absl::Duration silence) {
@@ -252,8 +258,8 @@ absl::StatusOr<JobId> Coordinator::SubmitJob(Moment now, Submission submission,
       const JobRecord& other = jobs_.at(id).record;
       const std::string& theirs = other.needs.output_directory;
       const std::string& ours = submission.needs.output_directory;
-      if (theirs == ours || IsInModelOf(theirs, ours) ||
-          IsInModelOf(ours, theirs)) {
+      if (theirs == ours || IsInResultOf(theirs, ours) ||
+          IsInResultOf(ours, theirs)) {
         return absl::FailedPreconditionError(absl::StrCat(
             "output_directory: ", ours,
             theirs == ours ? " belongs to" : " is in the way of",
@@ -810,6 +816,7 @@ void Coordinator::AdvanceForming(Moment now, Job& job, Effects& effects) {
     Start start;
     start.key = key;
     start.nonce = generation.ranks[0].held->nonce;
+    start.first_step = generation.ranks[0].held->first_step;
     for (int from = 0; from < world; ++from) {
       const auto& addresses = generation.ranks[from].held->addresses;
       start.peer_addresses.push_back(

@@ -36,6 +36,13 @@ bool ProgressTracker::Add(const v1::StepMetrics& row) {
     reported_.set_held_out_step_count(row.step() + 1);
     news = true;
   }
+  if (row.rank() == 0 &&
+      (row.checkpoint_step_count() != reported_.checkpoint_step_count() ||
+       !row.checkpoint_failure().empty())) {
+    reported_.set_checkpoint_step_count(row.checkpoint_step_count());
+    reported_.set_checkpoint_failure(row.checkpoint_failure());
+    news = true;
+  }
   if (row.step() + 1 <= reported_.step_count()) return news;
   reported_.set_step_count(row.step() + 1);
   // Of a skipped step there may be none.

@@ -154,11 +154,11 @@ class Bench {
         floats_(Allocate(3 * layout_.element_count * sizeof(float))),
         sum_(Allocate(layout_.element_count * sizeof(int64_t))),
         flag_(Allocate(sizeof(int32_t))),
-        source_(Check(
-            WholeParameters::Create(layout_, ProductsOf(o), *stream_))),
-        decoder_(Check(Decoder::Create(config_, layout_, o.rows, o.length,
-                                       *stream_, *source_,
-                                       {.products = ProductsOf(o)}))),
+        source_(
+            Check(WholeParameters::Create(layout_, ProductsOf(o), *stream_))),
+        decoder_(
+            Check(Decoder::Create(config_, layout_, o.rows, o.length, *stream_,
+                                  *source_, {.products = ProductsOf(o)}))),
         tokens_(o.rows * (o.length + 1)) {
     float* const parameters = floats_->as<float>();
     for (int64_t i = 0; i < layout_.element_count; ++i) {

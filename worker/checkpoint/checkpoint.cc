@@ -174,9 +174,8 @@ absl::StatusOr<CheckpointInfo> ParseInfo(const json& manifest) {
           return power.is_number_integer() && power >= -4096 && power <= 4096;
         });
     if (!sound) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unit_powers: expected up to 64 whole numbers of ",
-                       tensor.name));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unit_powers: expected up to 64 whole numbers of ", tensor.name));
     }
     powers = entry->get<std::vector<int32_t>>();
   }
@@ -326,9 +325,9 @@ absl::Status Checkpoint::MapParts() {
       ASSIGN_OR_RETURN(const RandomAccessFile file,
                        RandomAccessFile::Open(path));
       if (file.size() != part.byte_count) {
-        return absl::DataLossError(absl::StrCat(
-            path, ": expected ", part.byte_count,
-            " bytes, as the manifest says, found ", file.size()));
+        return absl::DataLossError(
+            absl::StrCat(path, ": expected ", part.byte_count,
+                         " bytes, as the manifest says, found ", file.size()));
       }
     }
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
@@ -367,8 +366,9 @@ absl::Status Checkpoint::CheckPlaces() {
     const Tensor& tensor = layout_.tensors[t];
     for (int kind = 0; kind < kStateKindCount; ++kind) {
       std::vector<Place>& places = places_[t][kind];
-      std::sort(places.begin(), places.end(),
-                [](const Place& a, const Place& b) { return a.begin < b.begin; });
+      std::sort(
+          places.begin(), places.end(),
+          [](const Place& a, const Place& b) { return a.begin < b.begin; });
       int64_t next = 0;
       for (const Place& place : places) {
         if (place.begin != next) break;
@@ -387,6 +387,23 @@ absl::Status Checkpoint::CheckPlaces() {
   return absl::OkStatus();
 }
 
+std::string Checkpoint::source_folder() const {
+  std::error_code error;
+  return fs::is_directory(info_.source_folder, error) ? info_.source_folder
+                                                      : "";
+}
+
+absl::Status Checkpoint::ReadUnit(int unit, float* values) const {
+  const Unit& u = layout_.units[unit];
+  std::fill_n(values, u.range.element_count, 0.0f);
+  for (int t = u.first_tensor; t < u.end_tensor; ++t) {
+    const Tensor& tensor = layout_.tensors[t];
+    RETURN_IF_ERROR(Read(0, t, 0, tensor.element_count,
+                         values + tensor.offset - u.range.offset));
+  }
+  return absl::OkStatus();
+}
+
 int64_t Checkpoint::byte_count() const {
   int64_t sum = 0;
   for (const Part& part : parts_) sum += part.byte_count;
@@ -401,9 +418,9 @@ absl::Status Checkpoint::Verify(
     if (digest.byte_count == part.byte_count && digest.sha256 == part.sha256) {
       continue;
     }
-    return absl::DataLossError(absl::StrCat(
-        path, ": expected the SHA-256 ", part.sha256,
-        ", as the manifest says, found ", digest.sha256));
+    return absl::DataLossError(
+        absl::StrCat(path, ": expected the SHA-256 ", part.sha256,
+                     ", as the manifest says, found ", digest.sha256));
   }
   return absl::OkStatus();
 }
@@ -428,6 +445,11 @@ absl::Status Checkpoint::Read(int kind, int tensor, int64_t begin,
     ++place;
   }
   return absl::OkStatus();
+}
+
+bool IsCheckpoint(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(absl::StrCat(folder, "/", kManifestName), error);
 }
 
 std::string CheckpointName(int64_t step_count) {

@@ -108,6 +108,15 @@ class Checkpoint {
   const CheckpointInfo& info() const { return info_; }
   const Layout& layout() const { return layout_; }
 
+  // Where files of the model are that are no weights (a tokenizer's): the
+  // folder that training once started from, if it is still there; else empty.
+  std::string source_folder() const;
+
+  // Fills the values of unit `unit`: (unit.range.element_count), padding too.
+  //
+  // Errors: as Read's.
+  absl::Status ReadUnit(int unit, float* values) const;
+
   // SHA-256 of the manifest, in hexadecimal: of all that is in the checkpoint.
   const std::string& digest() const { return digest_; }
 
@@ -156,6 +165,9 @@ class Checkpoint {
   // Of each tensor and kind, in order of `begin`.
   std::vector<std::array<std::vector<Place>, kStateKindCount>> places_;
 };
+
+// Whether `folder` has a manifest: a model's folder has none.
+bool IsCheckpoint(const std::string& folder);
 
 // Name of the checkpoint after this many steps: "step-000000000100".
 std::string CheckpointName(int64_t step_count);

@@ -98,9 +98,8 @@ std::string WriteGood(const TestFolder& folder, int world = 3) {
   const std::string final_path = folder.Path(CheckpointName(10));
   const std::string temporary = folder.Path("temporary");
   WriteParts(temporary, MakeLayout(SmallConfig()), world, 50);
-  EXPECT_EQ(
-      CommitCheckpoint(temporary, Info(SmallConfig()), world, final_path),
-      absl::OkStatus());
+  EXPECT_EQ(CommitCheckpoint(temporary, Info(SmallConfig()), world, final_path),
+            absl::OkStatus());
   return final_path;
 }
 
@@ -134,13 +133,14 @@ TEST(CheckpointTest, AnyoneReadsWhatAnyNumberOfRanksHasWritten) {
         EXPECT_EQ(checkpoint->Verify(), absl::OkStatus());
         for (int t = 0; t < std::ssize(layout.tensors); ++t) {
           const int64_t n = layout.tensors[t].element_count;
-          for (const auto& [begin, end] :
-               {std::pair<int64_t, int64_t>{0, n}, {n / 3, n - n / 4}, {n, n}}) {
+          for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, n},
+                                           {n / 3, n - n / 4},
+                                           {n, n}}) {
             for (int kind = 0; kind < kStateKindCount; ++kind) {
               std::vector<float> values(end - begin);
-              ASSERT_EQ(checkpoint->Read(kind, t, begin, end - begin,
-                                         values.data()),
-                        absl::OkStatus());
+              ASSERT_EQ(
+                  checkpoint->Read(kind, t, begin, end - begin, values.data()),
+                  absl::OkStatus());
               for (int64_t i = begin; i < end; ++i) {
                 ASSERT_EQ(values[i - begin], Value(kind, t, i));
               }
@@ -214,7 +214,8 @@ TEST(CheckpointTest, PartsThatLackOrRepeatElementsAreRefusedByName) {
     std::vector<float> values(50);
     std::vector<CheckpointPiece> more;
     if (twice) {
-      more.push_back({0, 100, 50, {values.data(), values.data(), values.data()}});
+      more.push_back(
+          {0, 100, 50, {values.data(), values.data(), values.data()}});
     } else {
       fs::remove_all(path);
       fs::create_directories(path);
@@ -227,12 +228,11 @@ TEST(CheckpointTest, PartsThatLackOrRepeatElementsAreRefusedByName) {
                  path + "/part-00000-of-00002.safetensors.json");
     }
     ASSERT_EQ(WriteCheckpointPart(path, 1, 2, layout, more), absl::OkStatus());
-    ASSERT_EQ(CommitCheckpoint(path, Info(SmallConfig()), 2,
-                               folder.Path("step")),
-              absl::OkStatus());
+    ASSERT_EQ(
+        CommitCheckpoint(path, Info(SmallConfig()), 2, folder.Path("step")),
+        absl::OkStatus());
 
-    const absl::Status status =
-        Checkpoint::Open(folder.Path("step")).status();
+    const absl::Status status = Checkpoint::Open(folder.Path("step")).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("parameter/transformer.wte.weight once"));

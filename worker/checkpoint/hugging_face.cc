@@ -183,8 +183,8 @@ absl::Status HuggingFaceModel::MatchTensors(const std::string& folder) {
 
 absl::Status HuggingFaceModel::ReadWeights(float* flat) const {
   for (size_t u = 0; u < layout_.units.size(); ++u) {
-    RETURN_IF_ERROR(ReadUnit(static_cast<int>(u),
-                             flat + layout_.units[u].range.offset));
+    RETURN_IF_ERROR(
+        ReadUnit(static_cast<int>(u), flat + layout_.units[u].range.offset));
   }
   return absl::OkStatus();
 }
@@ -217,8 +217,7 @@ absl::Status HuggingFaceModel::ReadUnit(int unit, float* values) const {
                                                      : absl::OkStatus();
 }
 
-absl::Status HuggingFaceModel::CheckTiedHead(
-    const float* embedding) const {
+absl::Status HuggingFaceModel::CheckTiedHead(const float* embedding) const {
   const int64_t n =
       layout_.tensors[layout_.Find(TensorRole::kTokenEmbedding)].element_count;
   std::vector<float> head(kChunk);

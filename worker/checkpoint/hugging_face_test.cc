@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "common/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/checkpoint/initial_weights.h"
 #include "worker/checkpoint/safetensors.h"

@@ -40,8 +40,8 @@ class Communicator {
   // data[i] = the largest of all ranks' data[i].
   virtual absl::Status AllReduceMax(int64_t* data, int64_t n) = 0;
 
-  // Afterwards, elements PartOf({0, n}, part, rank) of data hold the sums of all
-  // ranks; the others are unspecified.  part: at least n / world.
+  // Afterwards, elements PartOf({0, n}, part, rank) of data hold the sums of
+  // all ranks; the others are unspecified.  part: at least n / world.
   virtual absl::Status ReduceScatterSum(int64_t* data, int64_t n,
                                         int64_t part) = 0;
 

@@ -10,8 +10,8 @@
 //   small all-reduce, barrier: one round; everybody sends everything to
 //                   everybody and reduces by itself: (W - 1) n sent
 //
-// Slices are those of ShardOf, but where a reduce-scatter says another.  Receive buffers take (W - 1) x 1 MiB, however
-// large the array.
+// Slices are those of ShardOf, but where a reduce-scatter says another. Receive
+// buffers take (W - 1) x 1 MiB, however large the array.
 //
 // Calls of which ranks differ in kind, order or size never match, and end by
 // the time-out instead of mixing up memory.

@@ -149,12 +149,10 @@ class LoopbackCommunicator final : public Communicator {
   absl::Status ReduceScatterSum(int64_t* data, int64_t n,
                                 int64_t part) override {
     LS_CHECK(part * world() >= n);
-    RETURN_IF_ERROR(group_->Begin(rank_,
-                                  {.name = "ReduceScatterSum",
-                                   .n = n,
-                                   .argument = part,
-                                   .data = data},
-                                  Then::kWork));
+    RETURN_IF_ERROR(group_->Begin(
+        rank_,
+        {.name = "ReduceScatterSum", .n = n, .argument = part, .data = data},
+        Then::kWork));
     ReduceMine(Reduction::kSum, data, n, part);
     return group_->Meet(rank_, Then::kReturn);
   }

@@ -337,7 +337,8 @@ class SharedMemoryCommunicator final : public Communicator,
       if (i < count) {
         RETURN_IF_ERROR(OpenSlot(first + i));
         const FlatRange p = piece_of(rank(), i);
-        CopyForOthers(Slot(rank(), first + i), data + p.offset, p.element_count);
+        CopyForOthers(Slot(rank(), first + i), data + p.offset,
+                      p.element_count);
         PublishPut(first + i);
       }
       if (i == 0) continue;

@@ -19,7 +19,8 @@
 //   small all-reduce, barrier: a rank puts everything, and each reduces by
 //                   itself
 //
-// Slices are those of ShardOf, but where a reduce-scatter says another, and sent_bytes() is what TCP would have sent.
+// Slices are those of ShardOf, but where a reduce-scatter says another, and
+// sent_bytes() is what TCP would have sent.
 //
 // **Marks** are counters of blocks in the owner's segment, written with release
 // once the data is there: what a rank has not finished is never seen.  With a

@@ -398,7 +398,8 @@ absl::Status TransformerDecoder::Product(
                   out + linear.column, out_stride, options);
   };
   return RoundsOperands()
-             ? multiply(const_cast<const Bfloat16*>(in.rounded), linear.in_width)
+             ? multiply(const_cast<const Bfloat16*>(in.rounded),
+                        linear.in_width)
              : multiply(const_cast<const float*>(in.data), in.stride);
 }
 
@@ -628,8 +629,7 @@ absl::Status TransformerDecoder::BackwardHeadProducts(const T* in,
                          {in + begin * width, width}, buffers_->tensor_gradient,
                          width, {.accumulate = begin > 0}));
   return MatMul(stream_, count, width, vocabulary,
-                {logits_gradient, vocabulary},
-                {WeightAt<T>(head_), width},
+                {logits_gradient, vocabulary}, {WeightAt<T>(head_), width},
                 buffers_->narrow_gradient + begin * width, width);
 }
 

@@ -102,8 +102,8 @@ struct DecoderOptions {
 class Decoder {
  public:
   // Everything it needs but parameters is allocated here, on the stream's
-  // device.  `layout` must be MakeLayout(config); `stream` and `parameters` must
-  // outlive this.
+  // device.  `layout` must be MakeLayout(config); `stream` and `parameters`
+  // must outlive this.
   //
   // Errors:
   //   InvalidArgument: a size is out of range; sequence_length exceeds
@@ -120,8 +120,8 @@ class Decoder {
   virtual int64_t byte_count() const = 0;
 
   // Forward, Backward, Evaluate and Logits acquire and release every unit that
-  // they read, as unit_calls.h says; on an error some may stay acquired.  Parameters must be the same
-  // in Backward as in its Forward.
+  // they read, as unit_calls.h says; on an error some may stay acquired.
+  // Parameters must be the same in Backward as in its Forward.
 
   // tokens: (rows, sequence_length + 1) host memory, each below the vocabulary:
   //   the first sequence_length of a row go in, the last sequence_length are

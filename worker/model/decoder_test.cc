@@ -621,7 +621,6 @@ TEST(DecoderTest, WithoutParametersNothingRuns) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(model.decoder->Evaluate(model.tokens.data(), 2).status().code(),
             absl::StatusCode::kFailedPrecondition);
-
 }
 
 // Ranks without a micro-batch make the same calls without a decoder.

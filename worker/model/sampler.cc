@@ -106,9 +106,9 @@ absl::Status SampleFromFolder(const std::string& folder,
   const int64_t wanted =
       static_cast<int64_t>(prompt.size()) + options.token_count;
   const int64_t window = std::min(config.position_max, wanted);
-  ASSIGN_OR_RETURN(std::unique_ptr<WholeParameters> source,
-                   WholeParameters::Create(model.layout(), Products::kFloat32,
-                                           *stream));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<WholeParameters> source,
+      WholeParameters::Create(model.layout(), Products::kFloat32, *stream));
   RETURN_IF_ERROR(source->Set(parameters->as<float>()));
   ASSIGN_OR_RETURN(
       std::unique_ptr<Decoder> decoder,

@@ -1,5 +1,5 @@
-// In which order a decoder needs units, and is done with them: that of its calls
-// of a ParameterSource and a GradientSink.
+// In which order a decoder needs units, and is done with them: that of its
+// calls of a ParameterSource and a GradientSink.
 #ifndef WORKER_MODEL_UNIT_CALLS_H_
 #define WORKER_MODEL_UNIT_CALLS_H_
 

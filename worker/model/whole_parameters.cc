@@ -33,10 +33,10 @@ absl::StatusOr<ParameterSource::Values> WholeParameters::Acquire(int unit) {
     return absl::FailedPreconditionError("no parameters are set");
   }
   const int64_t offset = layout_.units[unit].range.offset;
-  return Values{
-      .values = values_ + offset,
-      .rounded = rounded_ == nullptr ? nullptr
-                                     : rounded_->as<Bfloat16>() + offset};
+  return Values{.values = values_ + offset,
+                .rounded = rounded_ == nullptr
+                               ? nullptr
+                               : rounded_->as<Bfloat16>() + offset};
 }
 
 }  // namespace lockstep

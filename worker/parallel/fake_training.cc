@@ -95,20 +95,20 @@ FakeRank::FakeRank(const FakeOptions& options,
                                         .scale = scale_,
                                         .inputs = {"fake", "fake", "fake"}},
                                        *stream_, *comm_, RealClock()))),
-      optimizer_(Must(Optimizer::Create(
-          layout_,
-          ShardsOptimizer(options.zero_stage)
-              ? reducer_->owned()
-              : ShardsOf(layout_, reducer_->plan(), 0, 1),
-          options.optimizer, *stream_))),
-      parameters_(Must(
-          ParameterStore::Create(layout_,
-                                 {.zero_stage = options.zero_stage,
-                                  .rank = comm_->rank(),
-                                  .world = comm_->world(),
-                                  .bucket_bytes = options.bucket_bytes,
-                                  .tied_head = true},
-                                 *stream_, RealClock()))),
+      optimizer_(Must(
+          Optimizer::Create(layout_,
+                            ShardsOptimizer(options.zero_stage)
+                                ? reducer_->owned()
+                                : ShardsOf(layout_, reducer_->plan(), 0, 1),
+                            options.optimizer, *stream_))),
+      parameters_(
+          Must(ParameterStore::Create(layout_,
+                                      {.zero_stage = options.zero_stage,
+                                       .rank = comm_->rank(),
+                                       .world = comm_->world(),
+                                       .bucket_bytes = options.bucket_bytes,
+                                       .tied_head = true},
+                                      *stream_, RealClock()))),
       units_(layout_.tensors.size()) {
   parameters_->Join(*comm_);
   const absl::Status loaded =
@@ -225,8 +225,7 @@ std::vector<float> FakeRank::parameters() {
     const FlatRange& range = layout_.units[u].range;
     const auto unit = parameters_->Acquire(u);
     LS_CHECK(unit.ok());
-    std::copy_n(unit->values, range.element_count,
-                flat.begin() + range.offset);
+    std::copy_n(unit->values, range.element_count, flat.begin() + range.offset);
     LS_CHECK(parameters_->Release(u).ok());
   }
   return flat;

@@ -78,8 +78,8 @@ class FakeRank {
   // The whole step: also the update, and the units' exponents.
   absl::StatusOr<StepResult> Train(int64_t step);
 
-  // Of the last step, over the flat space: from ZeRO stage 1 on zeros where this
-  // rank owns nothing.
+  // Of the last step, over the flat space: from ZeRO stage 1 on zeros where
+  // this rank owns nothing.
   std::vector<int64_t> sums();
 
   // Over the flat space.  At stage 3 every rank must call this.

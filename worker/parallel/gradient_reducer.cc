@@ -25,6 +25,8 @@ enum MaximaWord {
   kStop,
   kCheckpoint,
   kMinusPlanVersion,
+  kMinusWritten,
+  kCheckpointFailed,
   kMaximaWordCount,
 };
 
@@ -49,8 +51,8 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
         "bucket_bytes: expected at least 64, got ", options.bucket_bytes));
   }
   if (options.zero_stage < 0 || options.zero_stage > 3) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "zero_stage: expected 0 to 3, got ", options.zero_stage));
+    return absl::InvalidArgumentError(
+        absl::StrCat("zero_stage: expected 0 to 3, got ", options.zero_stage));
   }
   // Communicators take host memory, which only this backend computes in.
   LS_CHECK(stream.backend() == kernels::Backend::kCpu);
@@ -151,8 +153,7 @@ absl::Status GradientReducer::ComparePlans() {
 absl::Status GradientReducer::BeginStep(absl::Span<const int> exponents,
                                         int64_t micro_batch_count) {
   LS_CHECK(exponents.size() == layout_.tensors.size());
-  LS_CHECK(0 <= micro_batch_count &&
-           micro_batch_count <= options_.round_count);
+  LS_CHECK(0 <= micro_batch_count && micro_batch_count <= options_.round_count);
   // After a failed step its reductions may still be ending.
   RETURN_IF_ERROR(comm_.WaitFor(last_reduction_));
 
@@ -293,10 +294,10 @@ absl::Status GradientReducer::ReduceUnit(Communicator& communicator, int unit,
   if (communicator.world() > 1) {
     for (int b = 0; b < count; ++b) {
       // So that the sum over ranks cannot overflow.
-      largest[b] = std::min(
-          kNarrowSumLimit,
-          LargestMagnitude(words(b),
-                           plan_.buckets[first + b].range.element_count));
+      largest[b] =
+          std::min(kNarrowSumLimit,
+                   LargestMagnitude(
+                       words(b), plan_.buckets[first + b].range.element_count));
     }
     RETURN_IF_ERROR(communicator.AllReduceSum(largest.data(), count));
   }
@@ -397,6 +398,8 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
   words[kStop] = votes.stop;
   words[kCheckpoint] = votes.checkpoint;
   words[kMinusPlanVersion] = -votes.plan_version;
+  words[kMinusWritten] = -votes.written_step_count;
+  words[kCheckpointFailed] = votes.failed_step_count;
   RETURN_IF_ERROR(RunExposed([&words](Communicator& c) {
     return c.AllReduceMax(words.data(), static_cast<int64_t>(words.size()));
   }));
@@ -405,6 +408,8 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
   result.stop = words[kStop] != 0;
   result.checkpoint = words[kCheckpoint] != 0;
   result.plan_version = -words[kMinusPlanVersion];
+  result.written_step_count = -words[kMinusWritten];
+  result.failed_step_count = words[kCheckpointFailed];
   for (size_t t = 0; t < result.tensors.size(); ++t) {
     result.tensors[t].exponent = exponents_[t];
     result.tensors[t].max_sum = words[kMaximaWordCount + t];

@@ -87,8 +87,12 @@ struct ReducerOptions {
 
 // What a rank wants of the step it commits.
 struct Votes {
-  bool stop = false;         // End after this step.
-  bool checkpoint = false;   // Save after this step.
+  bool stop = false;        // End after this step.
+  bool checkpoint = false;  // Save after this step.
+  // Of this rank's parts of checkpoints: the steps in the newest that it has
+  // written, and in the newest that it could not write.
+  int64_t written_step_count = 0;
+  int64_t failed_step_count = 0;
   int64_t plan_version = 0;  // The newest this rank has.
 };
 
@@ -124,9 +128,11 @@ struct StepResult {
   // was summed, and without meaning.
   double gradient_norm = 0;
 
-  bool stop = false;         // A rank voted for it.
-  bool checkpoint = false;   // Likewise.
-  int64_t plan_version = 0;  // The least that any rank has.
+  bool stop = false;               // A rank voted for it.
+  bool checkpoint = false;         // Likewise.
+  int64_t written_step_count = 0;  // The least of any rank.
+  int64_t failed_step_count = 0;   // The largest.
+  int64_t plan_version = 0;        // The least that any rank has.
 };
 
 // One bucket's reduction; times from the start of the step.
@@ -271,7 +277,7 @@ class GradientReducer final : public GradientSink {
   // At stages 2 and 3, see SlotOfUnit; int64.
   struct Slot {
     std::unique_ptr<kernels::Buffer> memory;
-    int unit = -1;         // That is being summed in it.
+    int unit = -1;          // That is being summed in it.
     int64_t reduction = 0;  // The number of the last task that used it.
   };
   std::array<Slot, kUnitSlotCount> slots_;

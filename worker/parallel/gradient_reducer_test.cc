@@ -258,35 +258,35 @@ TEST(GradientReducerTest, ADifferentPlanIsNamedOnEveryRank) {
 TEST(GradientReducerTest, AnAbortInMidStepEndsEveryRank) {
   for (const GroupKind kind :
        {GroupKind::kLoopback, GroupKind::kGloo, GroupKind::kSharedMemory})
-  for (const int stage : {0, 1, 2, 3}) {
-    FakeOptions options = ThreeRanks();
-    options.kind = kind;
-    options.zero_stage = stage;
-    const absl::Status why = absl::CancelledError("cancelled by the user");
-    ForEachFakeRank(options, [&](int r, FakeRank& rank) {
-      std::thread aborter;
-      if (r == 0) {
-        // In the middle of its last backward, with reductions under way.
-        rank.after_unit = [&](int64_t m, int unit) {
-          if (m != 2 || unit != 2) return;
-          aborter = std::thread([&] { rank.comm().Abort(why); });
-          aborter.join();
-        };
-      }
-      const absl::Time start = absl::Now();
+    for (const int stage : {0, 1, 2, 3}) {
+      FakeOptions options = ThreeRanks();
+      options.kind = kind;
+      options.zero_stage = stage;
+      const absl::Status why = absl::CancelledError("cancelled by the user");
+      ForEachFakeRank(options, [&](int r, FakeRank& rank) {
+        std::thread aborter;
+        if (r == 0) {
+          // In the middle of its last backward, with reductions under way.
+          rank.after_unit = [&](int64_t m, int unit) {
+            if (m != 2 || unit != 2) return;
+            aborter = std::thread([&] { rank.comm().Abort(why); });
+            aborter.join();
+          };
+        }
+        const absl::Time start = absl::Now();
 
-      const absl::Status status = rank.Train(0).status();
+        const absl::Status status = rank.Train(0).status();
 
-      EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-      if (r == 0) {
-        EXPECT_EQ(status, why);
-      } else {
-        EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-      }
-      EXPECT_EQ(rank.optimizer().update_count(), 0);
-      EXPECT_FALSE(rank.Train(0).ok());
-    });
-  }
+        EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+        if (r == 0) {
+          EXPECT_EQ(status, why);
+        } else {
+          EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+        }
+        EXPECT_EQ(rank.optimizer().update_count(), 0);
+        EXPECT_FALSE(rank.Train(0).ok());
+      });
+    }
 }
 
 // Lets backward go on only once the reduction of a unit has ended: without
@@ -362,7 +362,7 @@ TEST(GradientReducerTest, SentBytesAreThoseOfAStep) {
       }
     });
 
-    const int64_t words = bucket_words + (4 + tensors) + (6 + 6 * tensors);
+    const int64_t words = bucket_words + (6 + tensors) + (6 + 6 * tensors);
     EXPECT_EQ(sent, 2 * words * 2 * 8) << spike;
   }
 }

@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
                         options.weight_decay, "0 or more"));
   RETURN_IF_ERROR(Check(is_finite_from_0(options.clip_norm), "clip_norm",
                         options.clip_norm, "0 (off) or more"));
-  std::unique_ptr<Optimizer> optimizer(new Optimizer(layout, owned, options, stream));
+  std::unique_ptr<Optimizer> optimizer(
+      new Optimizer(layout, owned, options, stream));
   const int64_t bytes = owned.element_count * int64_t{sizeof(float)};
   ASSIGN_OR_RETURN(optimizer->moment1_, stream.device().Allocate(bytes));
   ASSIGN_OR_RETURN(optimizer->moment2_, stream.device().Allocate(bytes));

@@ -64,6 +64,7 @@ class Optimizer {
   float* moment1() { return moment1_->as<float>(); }
   float* moment2() { return moment2_->as<float>(); }
   int64_t update_count() const { return update_count_; }
+  const std::vector<TensorPiece>& pieces() const { return pieces_; }
   void set_update_count(int64_t count) { update_count_ = count; }
 
  private:

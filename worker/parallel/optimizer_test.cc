@@ -92,8 +92,7 @@ TEST_F(OptimizerTest, FollowsAdamWWithDecayOnMatricesAndClipping) {
     for (uint32_t step = 0; step < 8; ++step) {
       const StepResult result = FakeStep(step);
       const double rate = 3e-3 / (step + 1);
-      ASSERT_TRUE(
-          optimizer->Apply(result, rate, Sums(), Flat(got)).ok());
+      ASSERT_TRUE(optimizer->Apply(result, rate, Sums(), Flat(got)).ok());
       ASSERT_TRUE(stream_->Synchronize().ok());
       const double scale =
           clip_norm > 0
@@ -137,8 +136,7 @@ TEST_F(OptimizerTest, PaddingStaysAsItIs) {
   }
   const std::vector<float> before = parameters_;
   const StepResult result = FakeStep(0);
-  ASSERT_TRUE(
-      optimizer->Apply(result, 0.1, Sums(), Flat(parameters_)).ok());
+  ASSERT_TRUE(optimizer->Apply(result, 0.1, Sums(), Flat(parameters_)).ok());
   for (int64_t i = 0; i < layout_.element_count; ++i) {
     EXPECT_EQ(parameters_[i] == before[i], is_padding[i]) << i;
   }
@@ -147,8 +145,7 @@ TEST_F(OptimizerTest, PaddingStaysAsItIs) {
 TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
   const auto optimizer = Make({});
   ASSERT_TRUE(
-      optimizer->Apply(FakeStep(0), 0.1, Sums(), Flat(parameters_))
-          .ok());
+      optimizer->Apply(FakeStep(0), 0.1, Sums(), Flat(parameters_)).ok());
   const auto n = layout_.element_count;
   const std::vector<float> parameters = parameters_;
   const std::vector<float> moment1(optimizer->moment1(),
@@ -159,8 +156,7 @@ TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
   for (const bool gradient : {true, false}) {
     StepResult skipped = FakeStep(1);
     (gradient ? skipped.gradient_overflow : skipped.loss_not_finite) = true;
-    ASSERT_TRUE(
-        optimizer->Apply(skipped, 0.1, Sums(), Flat(parameters_)).ok());
+    ASSERT_TRUE(optimizer->Apply(skipped, 0.1, Sums(), Flat(parameters_)).ok());
   }
 
   EXPECT_EQ(parameters_, parameters);
@@ -177,8 +173,7 @@ TEST_F(OptimizerTest, RestoredStateGoesOnWithTheSameBits) {
   const auto first = Make({});
   for (uint32_t step = 0; step < 3; ++step) {
     const StepResult result = FakeStep(step);
-    ASSERT_TRUE(
-        first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
+    ASSERT_TRUE(first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
   }
   const auto second = Make({});
   std::copy_n(first->moment1(), layout_.element_count, second->moment1());
@@ -187,8 +182,7 @@ TEST_F(OptimizerTest, RestoredStateGoesOnWithTheSameBits) {
   std::vector<float> other = parameters_;
 
   const StepResult result = FakeStep(3);
-  ASSERT_TRUE(
-      first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
+  ASSERT_TRUE(first->Apply(result, 0.01, Sums(), Flat(parameters_)).ok());
   ASSERT_TRUE(second->Apply(result, 0.01, Sums(), Flat(other)).ok());
 
   EXPECT_EQ(other, parameters_);
@@ -206,8 +200,7 @@ TEST_F(OptimizerTest, ShardsAreUpdatedAsTheWholeWouldBe) {
     for (const bool parameters_owned : {false, true}) {
       for (int rank = 0; rank < 3; ++rank) {
         const OwnedShards owned = ShardsOf(layout_, plan, rank, 3);
-        const auto optimizer =
-            *Optimizer::Create(layout_, owned, {}, *stream_);
+        const auto optimizer = *Optimizer::Create(layout_, owned, {}, *stream_);
         std::vector<int64_t> owned_sums(owned.element_count);
         std::vector<float> owned_values(owned.element_count);
         for (const TensorPiece& p : owned.pieces) {
@@ -248,7 +241,8 @@ TEST_F(OptimizerTest, ShardsAreUpdatedAsTheWholeWouldBe) {
 
 TEST_F(OptimizerTest, OptionsOutOfRangeAreRefusedByName) {
   const auto message = [&](const OptimizerOptions& options) {
-    const auto status = Optimizer::Create(layout_, Everything(), options, *stream_).status();
+    const auto status =
+        Optimizer::Create(layout_, Everything(), options, *stream_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };

@@ -170,35 +170,33 @@ void ParameterStore::GatherAhead() {
       if (slot.use_count > 0) return;
       slot.unit = unit;
       slot.is_rounded = false;
-      slot.gather =
-          PostGather(unit, slot.values->as<float>(), *slot.released);
+      slot.gather = PostGather(unit, slot.values->as<float>(), *slot.released);
     }
     ++slot.use_count;
   }
 }
 
 int64_t ParameterStore::PostGather(int unit, float* to, kernels::Event& ready) {
-  return comm_->Post([this, unit, to,
-                      &ready](Communicator& communicator) -> absl::Status {
-    RETURN_IF_ERROR(ready.Synchronize());
-    const int64_t before = communicator.sent_bytes();
-    const int64_t unit_offset = layout_.units[unit].range.offset;
-    for (int i = 0; i < plan_.bucket_count[unit]; ++i) {
-      const int b = plan_.first_bucket[unit] + i;
-      const FlatRange& shard = owned_.shards[b];
-      if (ShardsParameters(options_.zero_stage)) {
-        std::memcpy(to + shard.offset - unit_offset,
-                    values_->as<float>() + owned_.offsets[b],
-                    shard.element_count * kFloat);
-      }
-      const FlatRange& bucket = plan_.buckets[b].range;
-      RETURN_IF_ERROR(
-          communicator.AllGather(to + bucket.offset - unit_offset,
-                                 bucket.element_count, kFloat));
-    }
-    sent_bytes_ += communicator.sent_bytes() - before;
-    return absl::OkStatus();
-  });
+  return comm_->Post(
+      [this, unit, to, &ready](Communicator& communicator) -> absl::Status {
+        RETURN_IF_ERROR(ready.Synchronize());
+        const int64_t before = communicator.sent_bytes();
+        const int64_t unit_offset = layout_.units[unit].range.offset;
+        for (int i = 0; i < plan_.bucket_count[unit]; ++i) {
+          const int b = plan_.first_bucket[unit] + i;
+          const FlatRange& shard = owned_.shards[b];
+          if (ShardsParameters(options_.zero_stage)) {
+            std::memcpy(to + shard.offset - unit_offset,
+                        values_->as<float>() + owned_.offsets[b],
+                        shard.element_count * kFloat);
+          }
+          const FlatRange& bucket = plan_.buckets[b].range;
+          RETURN_IF_ERROR(communicator.AllGather(
+              to + bucket.offset - unit_offset, bucket.element_count, kFloat));
+        }
+        sent_bytes_ += communicator.sent_bytes() - before;
+        return absl::OkStatus();
+      });
 }
 
 absl::Status ParameterStore::WaitFor(int64_t task) {
@@ -241,8 +239,7 @@ absl::StatusOr<ParameterSource::Values> ParameterStore::Acquire(int unit) {
   Values values{.values = slot.values->as<float>()};
   if (rounds()) {
     if (!slot.is_rounded) {
-      RETURN_IF_ERROR(
-          Round(unit, values.values, slot.rounded->as<Bfloat16>()));
+      RETURN_IF_ERROR(Round(unit, values.values, slot.rounded->as<Bfloat16>()));
     }
     slot.is_rounded = true;
     values.rounded = slot.rounded->as<Bfloat16>();

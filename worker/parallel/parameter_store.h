@@ -110,8 +110,8 @@ class ParameterStore final : public ParameterSource {
     std::unique_ptr<kernels::Buffer> values;
     std::unique_ptr<kernels::Buffer> rounded;  // Null without rounding.
     std::unique_ptr<kernels::Event> released;
-    int unit = -1;      // That is in it, or on its way.
-    int use_count = 0;  // Of the pass, provided for and not released.
+    int unit = -1;       // That is in it, or on its way.
+    int use_count = 0;   // Of the pass, provided for and not released.
     int64_t gather = 0;  // The number of its task.
     bool is_rounded = false;
   };

@@ -117,7 +117,8 @@ struct PlanDigest {
   static constexpr int kPartCount = 8;
   static const char* const kPartNames[kPartCount];
 
-  // Layout, buckets, stage, numeric class, protocol version, spec, data, weights.
+  // Layout, buckets, stage, numeric class, protocol version, spec, data,
+  // weights.
   std::array<std::string, kPartCount> parts;
   std::string whole;  // Of all parts.
 };

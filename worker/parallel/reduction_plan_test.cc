@@ -132,7 +132,8 @@ TEST(ReductionPlanTest, TheDigestFollowsWhatRanksMustAgreeOn) {
   const StageDigestInput stage = {.zero_stage = 1, .round_count = 3};
   const InputDigests kInputs = {
       .spec = "spec", .data = "data", .weights = "weights"};
-  const PlanDigest base = DigestOf(layout, plan, stage, scale, "cpu/avx2", kInputs);
+  const PlanDigest base =
+      DigestOf(layout, plan, stage, scale, "cpu/avx2", kInputs);
 
   EXPECT_EQ(DigestOf(layout, plan, stage, scale, "cpu/avx2", kInputs).whole,
             base.whole);

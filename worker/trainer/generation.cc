@@ -123,12 +123,14 @@ absl::Status Generation::RunToTheEnd() {
     start = *start_;
   }
   Tell(Phase::kConnecting);
+  RETURN_IF_ERROR(RestoreAt(start.first_step));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Connect(start));
-  RETURN_IF_ERROR(WithNames(training_->Join(std::move(communicator),
-                                            start.micro_batches,
-                                            start.first_step)));
+  RETURN_IF_ERROR(MakeCheckpointer(start));
+  RETURN_IF_ERROR(WithNames(training_->Join(
+      std::move(communicator), start.micro_batches, start.first_step)));
   held_.addresses.clear();
   held_.nonce.clear();
+  held_.first_step = 0;
   held_.committed_step_count = start.first_step;
   Tell(Phase::kTraining);
   RETURN_IF_ERROR(Train(start.first_step));
@@ -165,6 +167,7 @@ absl::Status Generation::PrepareAll() {
       training_,
       Training::Create(*job_, prepare_.rank, world(), *environment_.device,
                        *environment_.clock, environment_.on_progress));
+  RETURN_IF_ERROR(FindCheckpoint());
   if (world() > 1) {
     ASSIGN_OR_RETURN(
         listener_,
@@ -201,6 +204,78 @@ absl::Status Generation::WithNames(const absl::Status& status) const {
                   absl::Status(status.code(),
                                absl::StrCat(status.message(), " (",
                                             absl::StrJoin(names, ", "), ")")));
+}
+
+std::string Generation::CheckpointsFolder() const {
+  return absl::StrCat(job_->spec().output_directory(), "/checkpoints");
+}
+
+absl::Status Generation::aborted() {
+  MutexLock lock(&mutex_);
+  return aborted_ ? Released() : absl::OkStatus();
+}
+
+absl::Status Generation::FindCheckpoint() {
+  const auto on_progress = [this] {
+    environment_.on_progress();
+    return aborted();
+  };
+  const auto on_passed_over = [this](const absl::Status& why) {
+    LOG(WARNING) << "a checkpoint is passed over" << Field("job", held_.key.job)
+                 << Field("reason", why.message());
+  };
+  absl::StatusOr<std::optional<Checkpoint>> found = FindNewestCheckpoint(
+      CheckpointsFolder(), held_.key.job.value,
+      /*verify=*/prepare_.rank == 0, on_progress, on_passed_over);
+  if (!found.ok()) {
+    if (prepare_.rank != 0) return aborted();  // Rank 0 says it.
+    return CausedBy(absl::IsCancelled(found.status()) ? Failure::Cause::kWorker
+                                                      : Failure::Cause::kJob,
+                    found.status());
+  }
+  if (!found->has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(training_->Restore(**found));
+  checkpoint_ = *std::move(found);
+  if (prepare_.rank == 0) held_.first_step = checkpoint_->info().step_count;
+  return absl::OkStatus();
+}
+
+absl::Status Generation::RestoreAt(int64_t first_step) {
+  const int64_t have =
+      checkpoint_.has_value() ? checkpoint_->info().step_count : 0;
+  if (have == first_step) return absl::OkStatus();
+  if (first_step == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "rank 0 begins at step 0, while ", checkpoint_->folder(), " is there"));
+  }
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   Checkpoint::Open(absl::StrCat(CheckpointsFolder(), "/",
+                                                 CheckpointName(first_step))));
+  RETURN_IF_ERROR(training_->Restore(checkpoint));
+  checkpoint_ = std::move(checkpoint);
+  return absl::OkStatus();
+}
+
+absl::Status Generation::MakeCheckpointer(const Start& start) {
+  const v1::CheckpointSpec& spec = job_->spec().checkpoint();
+  if (spec.every_steps() == 0 && spec.every_minutes() == 0) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(checkpointer_,
+                   Checkpointer::Create(
+                       job_->layout(), training_->owned(),
+                       {.checkpoints_folder = CheckpointsFolder(),
+                        .staging_folder = absl::StrCat(
+                            job_->spec().output_directory(), "/", start.nonce),
+                        .rank = prepare_.rank,
+                        .world = world(),
+                        .every_steps = spec.every_steps(),
+                        .every = absl::Minutes(spec.every_minutes()),
+                        .keep = spec.keep(),
+                        .max_steps = job_->max_steps(),
+                        .complete_step_count = start.first_step},
+                       *environment_.clock));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(
@@ -243,16 +318,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> Generation::Connect(
 
 absl::Status Generation::Train(int64_t first_step) {
   for (int64_t step = first_step; step < job_->max_steps(); ++step) {
-    absl::StatusOr<StepOutcome> outcome = training_->Step();
+    Votes votes;
+    if (checkpointer_ != nullptr) checkpointer_->AddVotes(step + 1, votes);
+    absl::StatusOr<StepOutcome> outcome = training_->Step(votes);
     if (!outcome.ok()) {
       return CausedBy(CauseOf(outcome.status()),
                       Annotate(outcome.status(), absl::StrCat("step ", step)));
     }
+    if (checkpointer_ != nullptr) RETURN_IF_ERROR(Save(*outcome));
     std::optional<EvaluationOutcome> evaluation;
     if (job_->EvaluatesAfter(step)) {
       ASSIGN_OR_RETURN(evaluation, training_->Evaluate());
     }
     held_.committed_step_count = step + 1;
+    // So that the last report has the last checkpoint.
+    if (step + 1 == job_->max_steps()) RETURN_IF_ERROR(FinishCheckpoints());
     Report(*outcome, evaluation);
     // One step, after the first ones have warmed everything up.
     if (step == first_step + 2) LogTrace(*outcome);
@@ -262,12 +342,34 @@ absl::Status Generation::Train(int64_t first_step) {
   return training_->Barrier();
 }
 
+absl::Status Generation::Save(StepOutcome& step) {
+  checkpointer_->OnCommit(step.result);
+  if (!step.result.checkpoint) return absl::OkStatus();
+  const Instant start = environment_.clock->Now();
+  RETURN_IF_ERROR(training_->CopyState(checkpointer_->Snapshot()));
+  checkpointer_->Save(training_->DescribeState(held_.key));
+  step.checkpoint_stall = environment_.clock->Now() - start;
+  step.update += step.checkpoint_stall;
+  step.duration += step.checkpoint_stall;
+  return absl::OkStatus();
+}
+
+absl::Status Generation::FinishCheckpoints() {
+  if (checkpointer_ == nullptr) return absl::OkStatus();
+  Votes votes;
+  checkpointer_->AwaitPart(votes);
+  ASSIGN_OR_RETURN(const StepResult result,
+                   training_->AgreeOnCheckpoint(votes));
+  checkpointer_->OnCommit(result);
+  checkpointer_->AwaitCommit();
+  return absl::OkStatus();
+}
+
 absl::Status Generation::WriteWeights() {
-  RETURN_IF_ERROR(
-      training_->ReadWeights([this](int unit, const float* values) {
-        if (writer_ == nullptr) return absl::OkStatus();
-        return writer_->WriteUnit(unit, values, environment_.on_progress);
-      }));
+  RETURN_IF_ERROR(training_->ReadWeights([this](int unit, const float* values) {
+    if (writer_ == nullptr) return absl::OkStatus();
+    return writer_->WriteUnit(unit, values, environment_.on_progress);
+  }));
   return writer_ == nullptr ? absl::OkStatus() : writer_->Finish();
 }
 
@@ -335,6 +437,17 @@ void Generation::Report(const StepOutcome& step,
     m.set_held_out_loss(evaluation->loss.mean());
     m.set_held_out_token_count(evaluation->loss.token_count);
     *m.mutable_evaluation() = DurationToProto(evaluation->duration);
+  }
+  if (checkpointer_ != nullptr && held_.rank == 0) {
+    m.set_checkpoint_step_count(checkpointer_->complete_step_count());
+  }
+  if (checkpointer_ != nullptr) {
+    if (const auto failure = checkpointer_->TakeFailure()) {
+      LOG(WARNING) << "no checkpoint" << Field("job", held_.key.job)
+                   << Field("rank", held_.rank) << Field("reason", *failure);
+      if (held_.rank == 0) m.set_checkpoint_failure(*failure);
+    }
+    *m.mutable_checkpoint_stall() = DurationToProto(step.checkpoint_stall);
   }
   environment_.on_step(m);
 }

@@ -23,6 +23,7 @@
 #include "kernels/device.h"
 #include "lockstep/v1/monitor_service.pb.h"
 #include "worker/comm/group_listener.h"
+#include "worker/trainer/checkpointer.h"
 #include "worker/trainer/job.h"
 #include "worker/trainer/output_directory.h"
 #include "worker/trainer/training.h"
@@ -69,10 +70,23 @@ class Generation {
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Start& start);
   // An error about ranks, with the names of their workers.
   absl::Status WithNames(const absl::Status& status) const;
+  // Of rank 0: what there is to go on from, and of the others what they will
+  // probably be told.
+  absl::Status FindCheckpoint();
+  // The state that rank 0 says, unless it is there already.
+  absl::Status RestoreAt(int64_t first_step);
+  absl::Status MakeCheckpointer(const Start& start);
+  std::string CheckpointsFolder() const;
+
   absl::Status Train(int64_t first_step);
+  // After a step.
+  absl::Status Save(StepOutcome& step);
+  // After the last one.
+  absl::Status FinishCheckpoints();
   // Of rank 0, and of the others as far as it needs them.
   absl::Status WriteWeights();
   absl::Status Finish();
+  absl::Status aborted();
   void Report(const StepOutcome& step,
               const std::optional<EvaluationOutcome>& evaluation);
   void LogTrace(const StepOutcome& step) const;
@@ -89,6 +103,8 @@ class Generation {
   std::unique_ptr<OutputDirectory> output_;    // Rank 0.
   std::unique_ptr<HuggingFaceWriter> writer_;  // Rank 0.
   std::optional<int> failed_peer_;
+  std::optional<Checkpoint> checkpoint_;  // That training_ was restored from.
+  std::unique_ptr<Checkpointer> checkpointer_;  // Null: none are made.
 
   Mutex mutex_;
   CondVar changed_;

@@ -52,9 +52,15 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
       job.model_ = ToModelConfig(spec.model().gpt2());
     } else if (spec.model().has_llama()) {
       job.model_ = ToModelConfig(spec.model().llama());
+    } else if (spec.model().has_checkpoint()) {
+      ASSIGN_OR_RETURN(job.start_,
+                       Checkpoint::Open(spec.model().checkpoint().folder()));
+      RETURN_IF_ERROR(job.start_->Verify());
+      job.model_ = job.start_->info().model;
+      job.source_folder_ = job.start_->source_folder();
     } else {
-      ASSIGN_OR_RETURN(job.source_,
-                       HuggingFaceModel::Open(job.source_folder()));
+      job.source_folder_ = spec.model().hugging_face_folder();
+      ASSIGN_OR_RETURN(job.source_, HuggingFaceModel::Open(job.source_folder_));
       job.model_ = job.source_->config();
     }
     RETURN_IF_ERROR(ValidateModelConfig(job.model_));
@@ -112,6 +118,9 @@ bool OpenedJob::EvaluatesAfter(int64_t step) const {
 absl::Status OpenedJob::LoadUnit(int unit, float* values) const {
   if (source_.has_value()) {
     return CausedBy(Failure::Cause::kJob, source_->ReadUnit(unit, values));
+  }
+  if (start_.has_value()) {
+    return CausedBy(Failure::Cause::kJob, start_->ReadUnit(unit, values));
   }
   InitializeUnit(model_, layout_, spec_.numerics().seed(), unit, values);
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "common/sample_order.h"
 #include "common/schedule.h"
 #include "lockstep/v1/job.pb.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hugging_face.h"
 #include "worker/data/token_source.h"
 
@@ -42,13 +43,16 @@ class OpenedJob {
   // Whether the held-out part is evaluated after `step` was committed.
   bool EvaluatesAfter(int64_t step) const;
 
-  // Fresh weights, or those of the folder, of unit `unit`.  values:
-  // (unit.range.element_count) host memory.
+  // Fresh weights, or those of the folder or checkpoint, of unit `unit`.
+  // values: (unit.range.element_count) host memory.
   absl::Status LoadUnit(int unit, float* values) const;
 
-  // The folder that the model started from; empty if none.
-  const std::string& source_folder() const {
-    return spec_.model().hugging_face_folder();
+  // Where the tokenizer's files of the model are; empty if nowhere.
+  const std::string& source_folder() const { return source_folder_; }
+
+  // Of another job that this one begins from; null if none.
+  const Checkpoint* start_checkpoint() const {
+    return start_.has_value() ? &*start_ : nullptr;
   }
 
  private:
@@ -59,6 +63,8 @@ class OpenedJob {
   ModelConfig model_;
   Layout layout_;
   std::optional<HuggingFaceModel> source_;
+  std::optional<Checkpoint> start_;
+  std::string source_folder_;
   std::unique_ptr<TokenSource> tokens_;
   std::string data_digest_;
   LearningRateSchedule schedule_;

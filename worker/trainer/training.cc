@@ -109,6 +109,8 @@ absl::Status Training::Allocate() {
                               int64_t{sizeof(float)});
     return status;
   }));
+  const Checkpoint* const start = job_.start_checkpoint();
+  if (start != nullptr) digest.Update(start->digest());
   weights_digest_ = digest.HexDigest();
   ASSIGN_OR_RETURN(
       decoder_,
@@ -122,13 +124,11 @@ absl::Status Training::Allocate() {
            .dropout = spec.numerics().dropout(),
            .dropout_seed = spec.numerics().seed()}));
   const v1::OptimizerSpec& optimizer = spec.optimizer();
-  const ReductionPlan plan =
-      MakeReductionPlan(layout, bucket_bytes / int64_t{sizeof(float)});
   ASSIGN_OR_RETURN(optimizer_,
                    Optimizer::Create(layout,
                                      ShardsOptimizer(zero_stage())
-                                         ? ShardsOf(layout, plan, rank_, world_)
-                                         : ShardsOf(layout, plan, 0, 1),
+                                         ? owned_
+                                         : ShardsOf(layout, PlanOf(job_), 0, 1),
                                      {.beta1 = optimizer.beta1(),
                                       .beta2 = optimizer.beta2(),
                                       .epsilon = optimizer.epsilon(),
@@ -136,7 +136,128 @@ absl::Status Training::Allocate() {
                                       .clip_norm = optimizer.clip_norm()},
                                      *stream_));
   unit_histories_.resize(layout.tensors.size());
+  if (start != nullptr && spec.model().checkpoint().optimizer()) {
+    RETURN_IF_ERROR(RestoreOptimizer(*start));
+  }
   return stream_->Synchronize();
+}
+
+ReductionPlan Training::PlanOf(const OpenedJob& job) {
+  return MakeReductionPlan(job.layout(), job.spec().parallel().bucket_bytes() /
+                                             int64_t{sizeof(float)});
+}
+
+absl::Status Training::Restore(const Checkpoint& checkpoint) {
+  const CheckpointInfo& info = checkpoint.info();
+  const Layout& layout = job_.layout();
+  const auto refuse = [&](absl::string_view what, absl::string_view here,
+                          absl::string_view there) {
+    return CausedBy(Failure::Cause::kJob,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        checkpoint.folder(), ": it was made with ", what, " ",
+                        there, ", and this job has ", here)));
+  };
+  if (info.data_digest != job_.data_digest()) {
+    return refuse("data of the fingerprint", job_.data_digest(),
+                  info.data_digest);
+  }
+  if (!(info.model == job_.model())) {
+    return refuse(
+        "another model, of", absl::StrCat(layout.parameter_count),
+        absl::StrCat(checkpoint.layout().parameter_count, " parameters"));
+  }
+  RETURN_IF_ERROR(parameters_->Load([&](int unit, float* values) {
+    on_progress_();
+    return checkpoint.ReadUnit(unit, values);
+  }));
+  RETURN_IF_ERROR(RestoreOptimizer(checkpoint));
+  skipped_in_a_row_ = static_cast<int>(info.skipped_in_a_row);
+  weights_digest_ = checkpoint.digest();
+  return absl::OkStatus();
+}
+
+absl::Status Training::RestoreOptimizer(const Checkpoint& checkpoint) {
+  const CheckpointInfo& info = checkpoint.info();
+  const Layout& layout = job_.layout();
+  // Where there are no pieces the moments stay zeros.
+  std::vector<float> values;
+  for (const TensorPiece& piece : optimizer_->pieces()) {
+    on_progress_();
+    values.resize(piece.range.element_count);
+    const int64_t begin =
+        piece.range.offset - layout.tensors[piece.tensor].offset;
+    for (const int kind : {1, 2}) {
+      float* const moments =
+          kind == 1 ? optimizer_->moment1() : optimizer_->moment2();
+      RETURN_IF_ERROR(checkpoint.Read(
+          kind, piece.tensor, begin, piece.range.element_count, values.data()));
+      RETURN_IF_ERROR(stream_->CopyToDevice(
+          moments + piece.owned_offset, values.data(),
+          piece.range.element_count * int64_t{sizeof(float)}));
+      RETURN_IF_ERROR(stream_->Synchronize());
+    }
+  }
+  optimizer_->set_update_count(info.update_count);
+  for (size_t t = 0; t < unit_histories_.size(); ++t) {
+    const std::vector<int32_t>& powers = info.unit_powers[t];
+    UnitHistory& history = unit_histories_[t];
+    if (powers.size() > history.powers.size()) {
+      return CausedBy(Failure::Cause::kJob,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          checkpoint.folder(), "/manifest.json: unit_powers: ",
+                          "expected at most ", history.powers.size(), " of ",
+                          layout.tensors[t].name)));
+    }
+    history = {};
+    history.count = static_cast<int32_t>(powers.size());
+    std::copy(powers.begin(), powers.end(), history.powers.begin());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Training::CopyState(
+    const std::array<float*, kStateKindCount>& to) {
+  const StateArray<float> from[kStateKindCount] = {
+      parameters_->values(), Moments(optimizer_->moment1()),
+      Moments(optimizer_->moment2())};
+  for (int kind = 0; kind < kStateKindCount; ++kind) {
+    for (const TensorPiece& piece : owned_.pieces) {
+      RETURN_IF_ERROR(stream_->CopyToHost(
+          to[kind] + piece.owned_offset, from[kind].At(piece),
+          piece.range.element_count * int64_t{sizeof(float)}));
+    }
+  }
+  return stream_->Synchronize();
+}
+
+CheckpointInfo Training::DescribeState(const GenerationKey& key) const {
+  CheckpointInfo info;
+  info.job = key.job.value;
+  info.generation = key.generation;
+  info.step_count = next_step_;
+  info.spec_digest = job_.spec_digest();
+  info.data_digest = job_.data_digest();
+  info.numeric_class = device_.numeric_class();
+  info.model = job_.model();
+  info.dropout = job_.spec().numerics().dropout();
+  info.source_folder = job_.source_folder();
+  info.update_count = optimizer_->update_count();
+  info.skipped_in_a_row = skipped_in_a_row_;
+  for (const UnitHistory& history : unit_histories_) {
+    info.unit_powers.emplace_back(history.powers.begin(),
+                                  history.powers.begin() + history.count);
+  }
+  return info;
+}
+
+absl::StatusOr<StepResult> Training::AgreeOnCheckpoint(const Votes& votes) {
+  int64_t words[] = {-votes.written_step_count, votes.failed_step_count};
+  RETURN_IF_ERROR(Blame(
+      comm_->Run([&](Communicator& c) { return c.AllReduceMax(words, 2); })));
+  StepResult result;
+  result.written_step_count = -words[0];
+  result.failed_step_count = words[1];
+  return result;
 }
 
 absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
@@ -231,14 +352,14 @@ absl::Status Training::WithFileThatDiffers(absl::Status status) {
   return status;
 }
 
-absl::StatusOr<StepOutcome> Training::Step() {
-  absl::StatusOr<StepOutcome> outcome = TakeStep();
+absl::StatusOr<StepOutcome> Training::Step(const Votes& votes) {
+  absl::StatusOr<StepOutcome> outcome = TakeStep(votes);
   // The other ranks must not wait for this one.
   if (!outcome.ok()) Abort(outcome.status());
   return outcome;
 }
 
-absl::StatusOr<StepOutcome> Training::TakeStep() {
+absl::StatusOr<StepOutcome> Training::TakeStep(const Votes& votes) {
   StepOutcome outcome;
   outcome.step = next_step_;
   outcome.learning_rate = LearningRate(job_.schedule(), next_step_);
@@ -254,7 +375,9 @@ absl::StatusOr<StepOutcome> Training::TakeStep() {
     RETURN_IF_ERROR(RunMicroBatch(outcome));
   }
   RETURN_IF_ERROR(Blame(RunIdleRounds()));
-  absl::StatusOr<StepResult> result = reducer_->Commit({.plan_version = 1});
+  Votes mine = votes;
+  mine.plan_version = 1;
+  absl::StatusOr<StepResult> result = reducer_->Commit(mine);
   if (!result.ok()) return Blame(result.status());
   outcome.result = *std::move(result);
   const int64_t gathered = parameters_->sent_bytes();
@@ -419,7 +542,8 @@ absl::Status Training::ReadWeights(
   for (int u = 0; u < static_cast<int>(job_.layout().units.size()); ++u) {
     if (is_aborted_) return aborted();
     on_progress_();
-    const absl::StatusOr<ParameterSource::Values> unit = parameters_->Acquire(u);
+    const absl::StatusOr<ParameterSource::Values> unit =
+        parameters_->Acquire(u);
     if (!unit.ok()) return Blame(unit.status());
     const int64_t count = job_.layout().units[u].range.element_count;
     host.resize(count);

@@ -2,6 +2,7 @@
 #ifndef WORKER_TRAINER_TRAINING_H_
 #define WORKER_TRAINER_TRAINING_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -14,8 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/ids.h"
 #include "common/micro_batches.h"
 #include "kernels/device.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/comm/comm_thread.h"
 #include "worker/data/micro_batch_reader.h"
 #include "worker/model/decoder.h"
@@ -40,6 +43,7 @@ struct StepOutcome {
   absl::Duration forward;
   absl::Duration backward;
   absl::Duration update;
+  absl::Duration checkpoint_stall;  // Part of `update`; for the caller.
   StepTrace trace;
 };
 
@@ -63,8 +67,15 @@ class Training {
       const OpenedJob& job, int rank, int world, kernels::Device& device,
       Clock& clock, std::function<void()> on_progress = [] {});
 
-  // Joins the ranks of `communicator`; rank i runs ranges[i] of every step, from
-  // `first_step` on.  Once.
+  // Takes the state from a checkpoint of this job, in place of what Create has
+  // loaded.  Before Join.
+  //
+  // Errors: the job's, where the checkpoint is of another model or of other
+  // data; else as the disk says.
+  absl::Status Restore(const Checkpoint& checkpoint);
+
+  // Joins the ranks of `communicator`; rank i runs ranges[i] of every step,
+  // from `first_step` on.  Once.
   //
   // Errors:
   //   FailedPrecondition (the job's): ranks differ in plan, data or weights;
@@ -74,12 +85,12 @@ class Training {
                     const std::vector<MicroBatchRange>& ranges,
                     int64_t first_step);
 
-  // The next step.
+  // The next step; `votes` but for the plan's version.
   //
   // Errors, each of which ends the training on all ranks: the job's (a token
   // outside the vocabulary, steps that never become finite), a peer's, or this
   // worker's.  The step is not committed.
-  absl::StatusOr<StepOutcome> Step();
+  absl::StatusOr<StepOutcome> Step(const Votes& votes = {});
 
   // The mean loss over the held-out part, this rank doing its share.  Errors as
   // Step's.
@@ -87,6 +98,20 @@ class Training {
 
   // Returns once every rank has called it.
   absl::Status Barrier();
+
+  // A collective: the votes about checkpoints of all ranks, as Step's commit
+  // has them.
+  absl::StatusOr<StepResult> AgreeOnCheckpoint(const Votes& votes);
+
+  // What this rank owns, whatever it holds.
+  const OwnedShards& owned() const { return owned_; }
+
+  // Copies the values of all kinds of what this rank owns to host memory of
+  // (owned().element_count) each.
+  absl::Status CopyState(const std::array<float*, kStateKindCount>& to);
+
+  // The rest of the state, for a checkpoint of this job's generation.
+  CheckpointInfo DescribeState(const GenerationKey& key) const;
 
   // Whether ReadWeights needs all ranks.
   bool weights_are_sharded() const;
@@ -119,9 +144,17 @@ class Training {
         world_(world),
         device_(device),
         clock_(clock),
-        on_progress_(std::move(on_progress)) {}
+        on_progress_(std::move(on_progress)),
+        owned_(ShardsOf(job.layout(), PlanOf(job), rank, world)) {}
+  static ReductionPlan PlanOf(const OpenedJob& job);
+  // Where the optimizer has its moments.
+  StateArray<float> Moments(float* values) const {
+    return {.data = values, .is_owned = ShardsOptimizer(zero_stage())};
+  }
   absl::Status Allocate();
-  absl::StatusOr<StepOutcome> TakeStep();
+  // Moments, updates and units.
+  absl::Status RestoreOptimizer(const Checkpoint& checkpoint);
+  absl::StatusOr<StepOutcome> TakeStep(const Votes& votes);
   absl::StatusOr<ExactLoss> SumHeldOutLoss();
   // Takes part in the rounds in which this rank has no micro-batch.
   absl::Status RunIdleRounds();
@@ -150,6 +183,7 @@ class Training {
   std::string weights_digest_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<UnitHistory> unit_histories_;
+  const OwnedShards owned_;
 
   // Once joined.  `comm_` and `reader_` are also used by Abort.
   MicroBatchRange range_;

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "worker/comm/loopback_communicator.h"
 #include "worker/data/test_files.h"
+#include "worker/trainer/checkpointer.h"
 #include "worker/trainer/failure.h"
 
 namespace lockstep {
@@ -80,8 +81,7 @@ Outcome Train(const v1::JobSpec& spec,
       const OpenedJob job = MustOpen(spec);
       auto device = kernels::CreateCpuDevice(threads);
       ASSERT_TRUE(device.ok());
-      auto training =
-          Training::Create(job, rank, world, **device, RealClock());
+      auto training = Training::Create(job, rank, world, **device, RealClock());
       ASSERT_TRUE(training.ok()) << training.status();
       const absl::Status joined =
           (*training)->Join(std::move(communicators[rank]), ranges, 0);
@@ -157,6 +157,16 @@ TEST(TrainingTest, TheBitsDependOnTheJobAlone) {
   }
 }
 
+void MakeLlama(v1::JobSpec& spec) {
+  v1::LlamaConfig& model = *spec.mutable_model()->mutable_llama();
+  model.set_vocab_size(256);
+  model.set_hidden_size(32);
+  model.set_intermediate_size(40);
+  model.set_num_hidden_layers(3);
+  model.set_num_attention_heads(4);
+  model.set_num_key_value_heads(2);
+}
+
 // Both families, both precisions, with dropout; recompute too.
 TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
   TestFolder folder;
@@ -166,15 +176,7 @@ TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
          {v1::NumericsSpec::FLOAT32, v1::NumericsSpec::BFLOAT16}) {
       if (precision == v1::NumericsSpec::BFLOAT16 && !HasBfloat16()) continue;
       v1::JobSpec spec = Spec(folder);
-      if (llama) {
-        v1::LlamaConfig& model = *spec.mutable_model()->mutable_llama();
-        model.set_vocab_size(256);
-        model.set_hidden_size(32);
-        model.set_intermediate_size(40);
-        model.set_num_hidden_layers(3);
-        model.set_num_attention_heads(4);
-        model.set_num_key_value_heads(2);
-      }
+      if (llama) MakeLlama(spec);
       spec.mutable_numerics()->set_precision(precision);
       spec.mutable_numerics()->set_dropout(0.1);
       const Outcome base = Train(spec, Evenly(1));
@@ -242,6 +244,150 @@ TEST(TrainingTest, TheBitsWithSkippedStepsDependOnTheJobAlone) {
   EXPECT_EQ(Train(spec, {{4, 2}, {0, 0}, {0, 4}}, 2), base);
 }
 
+// Trains up to `end` steps, from the newest checkpoint in `folder` if there is
+// one, and saves every 2 steps and at the end; returns the weights' SHA-256.
+std::string TrainOn(const v1::JobSpec& spec, const TestFolder& folder,
+                    const std::vector<MicroBatchRange>& ranges, int64_t end) {
+  const auto world = static_cast<int>(ranges.size());
+  const std::string staging = folder.Path("staging");
+  std::filesystem::remove_all(staging);
+  std::filesystem::create_directories(staging);
+  const auto progress = [] { return absl::OkStatus(); };
+  auto communicators = MakeLoopbackGroup(world);
+  std::vector<std::string> weights(world);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const OpenedJob job = MustOpen(spec);
+      auto device = kernels::CreateCpuDevice(1);
+      auto training =
+          Training::Create(job, rank, world, **device, RealClock()).value();
+      auto found = FindNewestCheckpoint(
+          folder.Path("checkpoints"), "j", /*verify=*/true, progress,
+          [](const absl::Status& why) { ADD_FAILURE() << why; });
+      ASSERT_TRUE(found.ok()) << found.status();
+      int64_t first = 0;
+      if (found->has_value()) {
+        ASSERT_EQ(training->Restore(**found), absl::OkStatus());
+        first = (*found)->info().step_count;
+      }
+      ASSERT_EQ(training->Join(std::move(communicators[rank]), ranges, first),
+                absl::OkStatus());
+      auto checkpointer = Checkpointer::Create(
+                              job.layout(), training->owned(),
+                              {.checkpoints_folder = folder.Path("checkpoints"),
+                               .staging_folder = staging,
+                               .rank = rank,
+                               .world = world,
+                               .every_steps = 2,
+                               .max_steps = end,
+                               .complete_step_count = first},
+                              RealClock())
+                              .value();
+      for (int64_t step = first; step < end; ++step) {
+        Votes votes;
+        checkpointer->AddVotes(step + 1, votes);
+        const auto outcome = training->Step(votes);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        checkpointer->OnCommit(outcome->result);
+        if (!outcome->result.checkpoint) continue;
+        ASSERT_EQ(training->CopyState(checkpointer->Snapshot()),
+                  absl::OkStatus());
+        checkpointer->Save(training->DescribeState({{"j"}, 1}));
+      }
+      Votes votes;
+      checkpointer->AwaitPart(votes);
+      checkpointer->OnCommit(training->AgreeOnCheckpoint(votes).value());
+      checkpointer->AwaitCommit();
+      EXPECT_EQ(checkpointer->TakeFailure(), std::nullopt);
+      EXPECT_EQ(checkpointer->complete_step_count(), end);
+      ASSERT_TRUE(training->Barrier().ok());
+      Sha256 digest;
+      ASSERT_TRUE(training
+                      ->ReadWeights([&](int unit, const float* values) {
+                        digest.Update(
+                            values,
+                            job.layout().units[unit].range.element_count * 4);
+                        return absl::OkStatus();
+                      })
+                      .ok());
+      weights[rank] = digest.HexDigest();
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+  for (const std::string& w : weights) EXPECT_EQ(w, weights[0]);
+  return weights[0];
+}
+
+TEST(TrainingTest, ACheckpointGoesOnAtAnyWorldAndStageWithTheSameBits) {
+  for (const bool llama : {false, true}) {
+    TestFolder folder;
+    v1::JobSpec spec = Spec(folder);
+    if (llama) MakeLlama(spec);
+    spec.mutable_numerics()->set_dropout(0.1);
+    spec.mutable_schedule()->set_max_steps(12);
+    const Outcome base = Train(spec, Evenly(1));
+
+    const struct {
+      int stage, world;
+      int64_t end;
+    } kParts[] = {{3, 3, 3}, {1, 2, 5}, {2, 4, 9}, {0, 1, 12}};
+    std::string weights;
+    for (const auto& part : kParts) {
+      spec.mutable_parallel()->set_zero_stage(part.stage);
+      spec.mutable_parallel()->set_bucket_bytes(2000 * (part.stage + 1));
+      weights = TrainOn(spec, folder, Evenly(part.world), part.end);
+      // While one is written no other is begun, but at the end.
+      const auto there = ListCheckpoints(folder.Path("checkpoints")).value();
+      ASSERT_FALSE(there.empty());
+      EXPECT_LE(there.size(), 2u);
+      EXPECT_EQ(there[0], part.end);
+    }
+    EXPECT_EQ(weights, base.weights);
+  }
+}
+
+// A new job from another's state: its weights, or all of it.
+TEST(TrainingTest, AJobBeginsFromAnothersCheckpoint) {
+  TestFolder folder;
+  const v1::JobSpec first = Spec(folder);
+  TrainOn(first, folder, Evenly(3), 4);
+  v1::JobSpec spec = first;
+  v1::CheckpointSource& source = *spec.mutable_model()->mutable_checkpoint();
+  source.set_folder(folder.Path("checkpoints/step-000000000004"));
+
+  const Outcome weights = Train(spec, Evenly(2));
+  source.set_optimizer(true);
+  const Outcome all = Train(spec, Evenly(2));
+
+  EXPECT_NE(weights.weights, all.weights);
+  spec.mutable_parallel()->set_zero_stage(3);
+  EXPECT_EQ(Train(spec, Evenly(4)), all);
+  // The first step's loss is that of the weights, which have learned.
+  EXPECT_EQ(weights.losses[0], all.losses[0]);
+  EXPECT_LT(weights.losses[0], Train(first, Evenly(1)).losses[0]);
+}
+
+TEST(TrainingTest, ACheckpointOfOtherDataIsRefusedByName) {
+  TestFolder folder;
+  const v1::JobSpec spec = Spec(folder);
+  TrainOn(spec, folder, Evenly(2), 2);
+  folder.Write("text", "X" + Text(6000).substr(1));
+  const OpenedJob job = MustOpen(spec);
+  auto device = kernels::CreateCpuDevice(1);
+  auto training = Training::Create(job, 0, 1, **device, RealClock()).value();
+  const auto checkpoint =
+      Checkpoint::Open(folder.Path("checkpoints/step-000000000002"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+
+  const absl::Status status = training->Restore(*checkpoint);
+
+  EXPECT_EQ(CauseOf(status), Failure::Cause::kJob);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(checkpoint->folder()),
+                    HasSubstr("data of the fingerprint")));
+}
+
 TEST(TrainingTest, AnotherSeedOrMicroBatchIsAnotherJob) {
   TestFolder folder;
   v1::JobSpec spec = Spec(folder);
@@ -276,12 +422,11 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       auto device = kernels::CreateCpuDevice(1);
-      auto training =
-          Training::Create(rank == 0 ? job0 : job1, rank, 2, **device,
-                           RealClock());
+      auto training = Training::Create(rank == 0 ? job0 : job1, rank, 2,
+                                       **device, RealClock());
       ASSERT_TRUE(training.ok());
-      statuses[rank] = (*training)->Join(std::move(communicators[rank]),
-                                         Evenly(2), 0);
+      statuses[rank] =
+          (*training)->Join(std::move(communicators[rank]), Evenly(2), 0);
     });
   }
   for (std::thread& thread : ranks) thread.join();

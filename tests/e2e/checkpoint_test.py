@@ -1,0 +1,154 @@
+"""Checkpoints: a job goes on from the newest one, wherever and with whomever, with the same bits."""
+import os
+import random
+import re
+import unittest
+
+import harness
+
+
+class CheckpointTest(harness.JobTest):
+    def slow_spec(self, name, steps=60, **changes):
+        """A job whose steps take long enough to be killed between."""
+        return self.spec(name, schedule={"max_steps": steps, "evaluate_every_steps": 1000},
+                         batch={"global_batch_size": 16, "micro_batch_size": 2},
+                         model={"gpt2": {"vocab_size": 256, "n_embd": 96, "n_layer": 4, "n_head": 4}},
+                         **{"checkpoint": {"every_steps": 5, "keep": 3}, **changes})
+
+    def checkpoints(self, spec):
+        """Steps of the checkpoints that are there, oldest first."""
+        folder = os.path.join(spec["output_directory"], "checkpoints")
+        if not os.path.isdir(folder):
+            return []
+        return sorted(int(name[5:]) for name in os.listdir(folder) if name.startswith("step-"))
+
+    def checkpoint_path(self, spec, step):
+        return os.path.join(spec["output_directory"], "checkpoints", f"step-{step:012d}")
+
+    def checkpoint_hash(self, spec, step):
+        out = self.lockstep("hash", self.checkpoint_path(spec, step), coordinator=False).stdout
+        return re.search(r"\b[0-9a-f]{64}\b", out).group(0)
+
+    def kill_everything(self):
+        for daemon in self.daemons:
+            daemon.stop()
+        self.daemons = []
+
+    def first_steps(self, job):
+        """Of each generation: the first step that it reported."""
+        first = {}
+        for row in self.metrics(job):
+            generation = int(row["generation"])
+            first[generation] = min(first.get(generation, 1 << 60), int(row["step"]))
+        return first
+
+    def test_everything_is_killed_at_random_moments(self):
+        whole = self.slow_spec("whole")
+        self.run_job(whole, workers=1)
+        expected = self.hash_of(whole)
+        state = self.checkpoint_hash(whole, 60)
+        self.assertEqual(len(self.checkpoints(whole)), 3)
+
+        rng = random.Random(5)
+        spec = self.slow_spec("killed", parallel={"min_workers": 2, "max_workers": 3, "zero_stage": 2})
+        job = None
+        for i in range(6):
+            self.start_cluster(2 + i % 2)
+            job = job or self.submit(spec)
+            step = self.step_count(job)
+            self.await_step(job, min(step + rng.randint(4, 14), 58))
+            self.kill_everything()
+        self.start_cluster(3)
+        done = self.await_state(job, "COMPLETED")
+        self.assertEqual(self.hash_of(spec), expected)
+        self.assertEqual(self.checkpoint_hash(spec, 60), state)
+        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 60)
+        self.assertGreater(max(self.first_steps(job).values()), 4)
+        table = self.lockstep("checkpoints", job).stdout
+        self.assertIn("whole", table)
+        self.assertIn(self.checkpoint_path(spec, 60), table)
+
+    def test_a_lost_worker_costs_the_steps_since_the_last_checkpoint(self):
+        _, workers = self.start_cluster(3)
+        spec = self.slow_spec("lost", parallel={"min_workers": 2, "max_workers": 3, "zero_stage": 3})
+        job = self.submit(spec)
+        harness.wait_for("a checkpoint", lambda: self.checkpoints(spec))
+        workers[1].kill()
+        self.await_state(job, "COMPLETED")
+        first = self.first_steps(job)
+        self.assertGreaterEqual(first[2], 5)
+        whole = self.slow_spec("undisturbed")
+        self.run_job(whole, workers=1)
+        self.assertEqual(self.hash_of(spec), self.hash_of(whole))
+
+    def test_what_is_torn_or_tampered_with_is_passed_over_by_name(self):
+        _, workers = self.start_cluster(1)
+        spec = self.slow_spec("torn", steps=400)
+        job = self.submit(spec)
+        harness.wait_for("two checkpoints", lambda: len(self.checkpoints(spec)) >= 2)
+        self.kill_everything()
+        newest = self.checkpoints(spec)[-1]
+        part = os.path.join(self.checkpoint_path(spec, newest), "part-00000-of-00001.safetensors")
+        with open(part, "r+b") as f:
+            f.seek(-1000, os.SEEK_END)
+            byte = f.read(1)
+            f.seek(-1000, os.SEEK_END)
+            f.write(bytes([byte[0] ^ 4]))
+        done = self.lockstep("verify", self.checkpoint_path(spec, newest), coordinator=False, expect=harness.FAILURE)
+        self.assertIn("part-00000-of-00001.safetensors", done.stderr)
+        older = self.checkpoints(spec)[-2]
+        self.assertIn("whole", self.lockstep("verify", self.checkpoint_path(spec, older), coordinator=False).stdout)
+
+        _, workers = self.start_cluster(1)
+        harness.wait_for("the warning", lambda: "a checkpoint is passed over" in workers[0].log())
+        self.assertIn("part-00000-of-00001.safetensors", workers[0].log())
+        harness.wait_for("the second generation", lambda: len(self.first_steps(job)) == 2)
+        self.assertEqual(self.first_steps(job)[2], older)
+        # Its name is taken when its turn comes again.
+        harness.wait_for("it to be replaced", lambda: self.checkpoints(spec)[-1] > newest)
+        self.lockstep("cancel", job)
+
+    def test_what_cannot_be_saved_is_said_and_training_goes_on(self):
+        self.start_cluster(2)
+        spec = self.slow_spec("full", steps=60, parallel={"min_workers": 2},
+                              checkpoint={"every_steps": 15})
+        job = self.submit(spec)
+        self.await_step(job, 1)
+        # As good as a full disk: a file is where the folder should be.
+        in_the_way = os.path.join(spec["output_directory"], "checkpoints")
+        with open(in_the_way, "w") as f:
+            f.write("in the way")
+        harness.wait_for("the job to say so",
+                         lambda: self.get(job).get("progress", {}).get("checkpoint_failure"))
+        os.unlink(in_the_way)
+        done = self.await_state(job, "COMPLETED")
+        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 60)
+        self.assertFalse(done["progress"].get("checkpoint_failure"))
+
+    def test_checkpoints_of_another_job_are_refused_by_name(self):
+        spec = self.slow_spec("first", steps=10)
+        self.run_job(spec, workers=1)
+        os.rename(os.path.join(spec["output_directory"], "model"), self.path("moved"))
+        done = self.run_job(dict(spec, display_name="second"), workers=1, expect=harness.JOB_FAILED)
+        self.assertIn("and not of this job", done.stdout + done.stderr)
+
+    def test_an_exported_checkpoint_is_the_model(self):
+        spec = self.slow_spec("exported", steps=10, parallel={"min_workers": 3, "zero_stage": 3})
+        spec["model"] = {"llama": {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+                                   "num_hidden_layers": 2, "num_attention_heads": 4}}
+        self.run_job(spec, workers=3)
+        out = self.path("exported-model")
+        self.lockstep("export", self.checkpoint_path(spec, 10), out, coordinator=False)
+        exported = self.lockstep("hash", out, coordinator=False).stdout
+        self.assertEqual(exported.split()[0], self.hash_of(spec))
+        again = self.lockstep("export", self.checkpoint_path(spec, 10), out, coordinator=False, expect=None)
+        self.assertNotEqual(again.returncode, 0)
+
+    def test_there_are_none_where_none_are_asked_for(self):
+        spec = self.slow_spec("none", steps=10, checkpoint={"every_minutes": 0})
+        self.run_job(spec, workers=1)
+        self.assertEqual(self.checkpoints(spec), [])
+
+
+if __name__ == "__main__":
+    harness.main()
