@@ -43,6 +43,7 @@ class CheckpointTest(harness.JobTest):
         return first
 
     def test_everything_is_killed_at_random_moments(self):
+        """LOCKSTEP_KILLS=50, as --test_env, for longer."""
         whole = self.slow_spec("whole")
         self.run_job(whole, workers=1)
         expected = self.hash_of(whole)
@@ -52,7 +53,7 @@ class CheckpointTest(harness.JobTest):
         rng = random.Random(5)
         spec = self.slow_spec("killed", parallel={"min_workers": 2, "max_workers": 3, "zero_stage": 2})
         job = None
-        for i in range(6):
+        for i in range(int(os.environ.get("LOCKSTEP_KILLS", 6))):
             self.start_cluster(2 + i % 2)
             job = job or self.submit(spec)
             step = self.step_count(job)
