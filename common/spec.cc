@@ -626,6 +626,16 @@ absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
       KnowsMaxSteps(spec) ? 1 : training_sample_count);
 }
 
+DecoderShape DecoderShapeOf(const v1::JobSpec& spec, int thread_count) {
+  return {.rows = spec.batch().micro_batch_size(),
+          .sequence_length = spec.data().sequence_length(),
+          .bfloat16 = spec.numerics().precision() == v1::NumericsSpec::BFLOAT16,
+          .recomputes_blocks =
+              spec.parallel().recompute() == v1::ParallelSpec::BLOCK,
+          .drops = spec.numerics().dropout() > 0,
+          .thread_count = thread_count};
+}
+
 ModelConfig ToModelConfig(const v1::Gpt2Config& config) {
   ModelConfig model = {
       .family = ModelFamily::kGpt2,

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "common/decoder_arrays.h"
 #include "common/model_config.h"
 #include "lockstep/v1/job.pb.h"
 
@@ -47,6 +48,9 @@ bool KnowsMaxSteps(const v1::JobSpec& spec);
 //   InvalidArgument: more than kStepCountMax steps.
 absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
                                  int64_t training_sample_count);
+
+// What a worker that computes with `thread_count` threads trains.
+DecoderShape DecoderShapeOf(const v1::JobSpec& spec, int thread_count);
 
 // Of a resolved `model.gpt2` or `model.llama`.
 ModelConfig ToModelConfig(const v1::Gpt2Config& config);

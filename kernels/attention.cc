@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/kernel_workspace.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/attention.h"
@@ -44,7 +45,9 @@ bool IsEmpty(const AttentionShape& s) {
 int64_t AttentionWorkspace(Device& device, const AttentionShape& shape) {
   switch (device.backend()) {
     case Backend::kCpu:
-      return cpu::AttentionWorkspace(shape) * device.thread_count();
+      return workspace::Attention(shape.sequence_length, shape.head_width)
+                 .count() *
+             device.thread_count();
   }
   return 0;
 }

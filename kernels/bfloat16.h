@@ -1,23 +1,16 @@
-// bfloat16: a float32 whose significand has 8 bits, one of them implied, held
-// as its upper half.
+// Rounding to bfloat16.
 #ifndef KERNELS_BFLOAT16_H_
 #define KERNELS_BFLOAT16_H_
 
-#include <bit>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "common/bfloat16.h"
 #include "kernels/device.h"
 
 namespace lockstep::kernels {
 
-struct Bfloat16 {
-  uint16_t bits = 0;
-
-  float value() const {
-    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  }
-};
+using lockstep::Bfloat16;
 
 // out = x, each element rounded to the nearest, and of two as near to the even
 // one: a relative error of at most 2^-9.  Above the largest it is infinity; a

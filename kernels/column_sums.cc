@@ -1,15 +1,15 @@
 #include "kernels/column_sums.h"
 
+#include "common/kernel_workspace.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/row_sums.h"
 
 namespace lockstep::kernels {
 
 int64_t ColumnSumsWorkspace(int64_t row_count, int64_t width) {
-  return cpu::RowSumsWorkspace(row_count, width);
+  return workspace::ColumnSums(row_count, width);
 }
 
 absl::Status ColumnSums(Stream& stream, const float* x, int64_t row_count,

@@ -13,13 +13,14 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "common/commit_words.h"
 #include "kernels/device.h"
 
 namespace lockstep::kernels {
 
 // Squares are carried as this many limbs of 32 bits, least significant first,
 // each in an int64: limbs of up to 2^31 ranks can be added without a carry.
-inline constexpr int kSquareLimbCount = 6;
+using lockstep::kSquareLimbCount;
 
 // sum[i] += q(gradient[i]), where q(g) = g x 2^-exponent rounded to the nearest
 // integer, ties to even.

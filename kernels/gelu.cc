@@ -1,10 +1,10 @@
 #include "kernels/gelu.h"
 
+#include "common/kernel_workspace.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/gelu.h"
-#include "kernels/cpu/row_sums.h"
 
 namespace lockstep::kernels {
 
@@ -24,7 +24,7 @@ absl::Status BiasGeluForward(Stream& stream, const float* x, const float* bias,
 }
 
 int64_t BiasGeluWorkspace(int64_t row_count, int64_t width) {
-  return cpu::RowSumsWorkspace(row_count, width);
+  return workspace::BiasGelu(row_count, width);
 }
 
 absl::Status BiasGeluBackward(Stream& stream, const float* x, const float* bias,

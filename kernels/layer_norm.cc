@@ -1,11 +1,11 @@
 #include "kernels/layer_norm.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/kernel_workspace.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/layer_norm.h"
-#include "kernels/cpu/row_sums.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -44,7 +44,7 @@ absl::Status LayerNormForward(Stream& stream, const float* x,
 }
 
 int64_t LayerNormWorkspace(int64_t row_count, int64_t width) {
-  return cpu::RowSumsWorkspace(row_count, 3 * width);
+  return workspace::LayerNorm(row_count, width);
 }
 
 absl::Status LayerNormBackward(Stream& stream, const float* x,

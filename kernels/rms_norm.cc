@@ -1,11 +1,11 @@
 #include "kernels/rms_norm.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/kernel_workspace.h"
 #include "common/status.h"
 #include "kernels/arguments.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/rms_norm.h"
-#include "kernels/cpu/row_sums.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -40,7 +40,7 @@ absl::Status RmsNormForward(Stream& stream, const float* x, const float* weight,
 }
 
 int64_t RmsNormWorkspace(int64_t row_count, int64_t width) {
-  return cpu::RowSumsWorkspace(row_count, 2 * width);
+  return workspace::RmsNorm(row_count, width);
 }
 
 absl::Status RmsNormBackward(Stream& stream, const float* x,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/kernel_workspace.h"
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
 
@@ -33,12 +34,12 @@ namespace {
 // Scores of keys after their query are not computed, but for those that share a
 // tile with others, and not read: a mask of zeros would turn a NaN behind it
 // into one before it.
-constexpr int64_t kQueryBlock = 64;
+constexpr int64_t kQueryBlock = workspace::Attention::kQueryBlock;
 
 // Keys that a block of queries meets at a time in backward, so that the scores
 // and their gradients stay in the second-level cache; a multiple of
 // kQueryBlock, so that the diagonal is met in one piece.
-constexpr int64_t kKeyBlock = 256;
+constexpr int64_t kKeyBlock = workspace::Attention::kKeyBlock;
 
 // Keys whose values are read again for each tile of a block's queries before
 // those of the next keys are; likewise.
@@ -46,7 +47,7 @@ constexpr int64_t kDepth = 128;
 
 // Between rows of the compact copies of a head: whole vectors, zeros behind.
 inline int64_t PaddedWidth(const AttentionShape& s) {
-  return (s.head_width + 15) / 16 * 16;
+  return workspace::Attention(s.sequence_length, s.head_width).padded_width;
 }
 
 // One head of one sequence, as matrices of (sequence_length, head_width).
@@ -67,26 +68,17 @@ struct HeadDropout {
 // A thread's workspace, carved into whole cache lines.
 class Scratch {
  public:
-  // workspace: null to count only.
-  Scratch(const AttentionShape& s, float* workspace) : workspace_(workspace) {
-    const int64_t tile = kQueryBlock * PaddedWidth(s);
-    key = Take(s.sequence_length * PaddedWidth(s));
-    value = Take(s.sequence_length * PaddedWidth(s));
-    query = Take(tile);
-    query_columns = Take(tile);
-    const int64_t common = count_;
-    all_scores = Take(kQueryBlock * s.sequence_length);
-    const int64_t forward = count_;
-    count_ = common;
-    const int64_t keys = std::min(kKeyBlock, s.sequence_length);
-    scores = Take(kQueryBlock * keys);
-    score_gradients = Take(kQueryBlock * keys);
-    out_gradient = Take(tile);
-    out_gradient_columns = Take(tile);
-    count_ = std::max(count_, forward);
+  Scratch(const AttentionShape& s, float* memory) {
+    const workspace::Attention sizes(s.sequence_length, s.head_width);
+    key = memory;
+    value = key + sizes.head;
+    query = value + sizes.head;
+    query_columns = query + sizes.tile;
+    all_scores = scores = query_columns + sizes.tile;
+    score_gradients = scores + sizes.scores;
+    out_gradient = score_gradients + sizes.scores;
+    out_gradient_columns = out_gradient + sizes.tile;
   }
-
-  int64_t count() const { return count_; }
 
   // Copies of the head's, (sequence_length, PaddedWidth): the rows of some
   // strides would all want the same cache lines.
@@ -104,16 +96,6 @@ class Scratch {
   float* score_gradients;
   float* out_gradient;
   float* out_gradient_columns;
-
- private:
-  float* Take(int64_t count) {
-    float* const part = workspace_ == nullptr ? nullptr : workspace_ + count_;
-    count_ += count;
-    return part;
-  }
-
-  float* const workspace_;
-  int64_t count_ = 0;
 };
 
 }  // namespace
@@ -506,15 +488,12 @@ int64_t MetKeys(const AttentionShape& s) {
 
 }  // namespace
 
-int64_t AttentionWorkspace(const AttentionShape& shape) {
-  return Scratch(shape, nullptr).count();
-}
-
 absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& s,
                               const float* qkv, float* out, float* log_sum_exp,
                               float* workspace, const DropoutMask* dropout) {
   const auto forward_head = LS_DISPATCH(ForwardHead);
   const int64_t count = s.row_count * s.head_count;
+  const workspace::Attention sizes(s.sequence_length, s.head_width);
   pool.ParallelFor(count, [&](int64_t i, int thread) {
     const int64_t row = i / s.head_count;
     const int64_t head = i % s.head_count;
@@ -532,7 +511,7 @@ absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& s,
     }
     forward_head(s, HeadOf(s, qkv, row, head), DropoutOf(dropout, row, head),
                  out + OutOf(s, row, head), log_sum_exp + i * s.sequence_length,
-                 workspace + thread * AttentionWorkspace(s), ahead);
+                 workspace + thread * sizes.count(), ahead);
   });
   return absl::OkStatus();
 }
@@ -546,6 +525,7 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
   const int64_t group = s.head_count / s.key_value_head_count;
   // The heads that share keys, one after the other.
   const int64_t group_count = s.row_count * s.key_value_head_count;
+  const workspace::Attention sizes(s.sequence_length, s.head_width);
   pool.ParallelFor(group_count, [&](int64_t i, int thread) {
     const int64_t row = i / s.key_value_head_count;
     const int64_t shared = i % s.key_value_head_count;
@@ -582,7 +562,7 @@ absl::Status AttentionBackward(ThreadPool& pool, const AttentionShape& s,
           log_sum_exp + (row * s.head_count + head) * s.sequence_length,
           out_gradient + at, gradient + head * s.head_width,
           gradient + s.width() + shared * s.head_width,
-          workspace + thread * AttentionWorkspace(s), ahead);
+          workspace + thread * sizes.count(), ahead);
     }
   });
   return absl::OkStatus();

@@ -10,10 +10,7 @@
 
 namespace lockstep::kernels::cpu {
 
-// Elements for one thread.
-int64_t AttentionWorkspace(const AttentionShape& shape);
-
-// workspace: of AttentionWorkspace for each thread of the pool.
+// workspace: of workspace::Attention for each thread of the pool.
 absl::Status AttentionForward(ThreadPool& pool, const AttentionShape& shape,
                               const float* qkv, float* out, float* log_sum_exp,
                               float* workspace, const DropoutMask* dropout);

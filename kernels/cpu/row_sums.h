@@ -7,20 +7,13 @@
 
 #include <cstdint>
 
+#include "common/kernel_workspace.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace lockstep::kernels::cpu {
 
-inline constexpr int64_t kRowSumsBlock = 64;
-
-inline constexpr int64_t RowSumsBlockCount(int64_t row_count) {
-  return (row_count + kRowSumsBlock - 1) / kRowSumsBlock;
-}
-
-// Elements that the blocks' rows of `width` take.
-inline constexpr int64_t RowSumsWorkspace(int64_t row_count, int64_t width) {
-  return RowSumsBlockCount(row_count) * width;
-}
+using workspace::kRowSumsBlock;
+using workspace::RowSumsBlockCount;
 
 // out[i] = the sum over rows r of rows[r * stride + i], in order of r; 0 for no
 // rows.

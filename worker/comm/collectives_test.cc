@@ -6,10 +6,12 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/collective_bytes.h"
 #include "common/layout.h"
 #include "common/philox.h"
 #include "gmock/gmock.h"
@@ -228,6 +230,28 @@ TEST_P(CollectivesTest, ManyCallsInARowDoNotDisturbEachOther) {
           ASSERT_TRUE(end(rank).Barrier().ok());
           break;
       }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, WhatIsSentIsWhatThePlanCounts) {
+  ForEachRank(world(), [&](int rank) {
+    Communicator& c = end(rank);
+    int64_t before = 0;
+    const auto sent = [&] {
+      return c.sent_bytes() - std::exchange(before, c.sent_bytes());
+    };
+    for (const int64_t n : kSizes) {
+      std::vector<int64_t> data(n);
+      ASSERT_TRUE(c.AllReduceSum(data.data(), n).ok());
+      EXPECT_EQ(sent(), AllReduceBytes(n, rank, world())) << n;
+      for (const int64_t part :
+           {ShardSize(n, world()), (n + world() - 1) / world()}) {
+        ASSERT_TRUE(c.ReduceScatterSum(data.data(), n, part).ok());
+        EXPECT_EQ(sent(), ReduceScatterBytes(n, part, rank, world())) << n;
+      }
+      ASSERT_TRUE(c.AllGather(data.data(), n, 4).ok());
+      EXPECT_EQ(sent(), AllGatherBytes(n, 4, rank, world())) << n;
     }
   });
 }

@@ -15,11 +15,6 @@
 
 namespace lockstep {
 
-// All-reduces of up to this size take one round, between processes, in which
-// every rank hands everything to every other: another round would cost more
-// than the bytes that it saves.
-inline constexpr int64_t kOneRoundBytes = 32 << 10;
-
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -63,8 +58,8 @@ class Communicator {
   // The rank whose connection failed first, if one did.  Thread-safe.
   virtual std::optional<int> failed_peer() const = 0;
 
-  // Payload bytes this rank has handed to other ranks, however they went there.
-  // Thread-safe.
+  // Payload bytes this rank has handed to other ranks, however they went there:
+  // as common/collective_bytes.h says.  Thread-safe.
   virtual int64_t sent_bytes() const = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/collective_bytes.h"
 #include "common/layout.h"
 #include "common/status.h"
 #include "worker/comm/elementwise.h"

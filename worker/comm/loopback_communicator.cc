@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/collective_bytes.h"
 #include "common/layout.h"
 #include "common/mutex.h"
 #include "common/status.h"
@@ -154,6 +155,7 @@ class LoopbackCommunicator final : public Communicator {
         {.name = "ReduceScatterSum", .n = n, .argument = part, .data = data},
         Then::kWork));
     ReduceMine(Reduction::kSum, data, n, part);
+    sent_bytes_ += ReduceScatterBytes(n, part, rank_, world());
     return group_->Meet(rank_, Then::kReturn);
   }
 
@@ -164,6 +166,7 @@ class LoopbackCommunicator final : public Communicator {
         {.name = "AllGather", .n = n, .argument = element_bytes, .data = data},
         Then::kWork));
     Gather(data, n, element_bytes);
+    sent_bytes_ += AllGatherBytes(n, element_bytes, rank_, world());
     return group_->Meet(rank_, Then::kReturn);
   }
 
@@ -203,6 +206,8 @@ class LoopbackCommunicator final : public Communicator {
     ReduceMine(reduction, data, n, ShardSize(n, world()));
     RETURN_IF_ERROR(group_->Meet(rank_, Then::kWork));
     Gather(data, n, sizeof(int64_t));
+    // As processes would.
+    sent_bytes_ += AllReduceBytes(n, rank_, world());
     return group_->Meet(rank_, Then::kReturn);
   }
 
@@ -214,15 +219,13 @@ class LoopbackCommunicator final : public Communicator {
       ReduceInto(reduction, data + mine.offset,
                  group_->DataOf<int64_t>(r) + mine.offset, mine.element_count);
     }
-    sent_bytes_ += (n - mine.element_count) * int64_t{sizeof(int64_t)};
   }
 
   void Gather(void* data, int64_t n, int64_t element_bytes) {
     for (int r = 0; r < world(); ++r) {
+      if (r == rank_) continue;
       const FlatRange shard = ShardOf({0, n}, r, world());
-      if (r == rank_) {
-        sent_bytes_ += shard.element_count * element_bytes * (world() - 1);
-      } else if (shard.element_count > 0) {
+      if (shard.element_count > 0) {
         const int64_t begin = shard.offset * element_bytes;
         std::memcpy(static_cast<char*>(data) + begin,
                     group_->DataOf<char>(r) + begin,

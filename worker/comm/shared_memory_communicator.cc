@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/collective_bytes.h"
 #include "common/layout.h"
 #include "common/status.h"
 #include "worker/comm/communicator.h"

@@ -15,8 +15,8 @@
 #include "common/layout.h"
 #include "common/model_config.h"
 #include "common/philox.h"
+#include "common/unit_calls.h"
 #include "kernels/device.h"
-#include "worker/model/unit_calls.h"
 #include "worker/model/whole_parameters.h"
 
 namespace lockstep {

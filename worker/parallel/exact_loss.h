@@ -10,6 +10,7 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/status/statusor.h"
+#include "common/commit_words.h"
 #include "worker/comm/comm_thread.h"
 #include "worker/model/decoder.h"
 
@@ -32,7 +33,6 @@ struct ExactLoss {
 
 // As integers of which sums over up to 2^31 ranks do not overflow, for an
 // all-reduce.
-inline constexpr int kExactLossWordCount = 5;
 using ExactLossWords = std::array<int64_t, kExactLossWordCount>;
 ExactLossWords ToWords(const ExactLoss& loss);
 ExactLoss FromWords(const ExactLossWords& sum);

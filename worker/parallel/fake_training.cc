@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "common/philox.h"
 #include "common/status.h"
-#include "worker/model/unit_calls.h"
+#include "common/unit_calls.h"
 
 namespace lockstep {
 namespace {

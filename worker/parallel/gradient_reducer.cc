@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/commit_words.h"
 #include "common/status.h"
 #include "kernels/exact_sum.h"
 #include "worker/parallel/exact_norm.h"
@@ -16,24 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-using kernels::kSquareLimbCount;
-
-// Words of the all-reduce of maxima, before the tensors'.
-enum MaximaWord {
-  kLossNotFinite,
-  kStop,
-  kCheckpoint,
-  kMinusPlanVersion,
-  kMinusWritten,
-  kCheckpointFailed,
-  kMaximaWordCount,
-};
-
-// Words of the all-reduce of sums, before the tensors' limbs: the loss's, then
-// this.
-constexpr int kMicroBatchesWord = kExactLossWordCount;
-constexpr int kSumsWordCount = kExactLossWordCount + 1;
 
 absl::Status OutOfOrder(absl::string_view what) {
   return absl::InternalError(
@@ -90,14 +73,14 @@ absl::Status GradientReducer::Allocate() {
   kernels::Device& device = stream_.device();
   const auto tensor_count = static_cast<int64_t>(layout_.tensors.size());
   constexpr int64_t kWord = sizeof(int64_t);
+  const StateSizes sizes = StateSizesOf(
+      layout_, options_.zero_stage, owned_.element_count, /*bfloat16=*/false);
+  ASSIGN_OR_RETURN(sums_, device.Allocate(sizes.accumulators * kWord));
   if (ShardsGradients(options_.zero_stage)) {
-    ASSIGN_OR_RETURN(sums_, device.Allocate(owned_.element_count * kWord));
-    const auto sizes = SlotSizes(layout_);
     for (int s = 0; s < kUnitSlotCount; ++s) {
-      ASSIGN_OR_RETURN(slots_[s].memory, device.Allocate(sizes[s] * kWord));
+      ASSIGN_OR_RETURN(slots_[s].memory,
+                       device.Allocate(sizes.staging_units[s] * kWord));
     }
-  } else {
-    ASSIGN_OR_RETURN(sums_, device.Allocate(layout_.element_count * kWord));
   }
   ASSIGN_OR_RETURN(maxima_, device.Allocate(tensor_count * kWord));
   ASSIGN_OR_RETURN(squares_,
@@ -382,7 +365,7 @@ absl::Status GradientReducer::ReduceMaxima(const Votes& votes,
                                       p.range.element_count,
                                       maxima_->as<int64_t>() + p.tensor));
   }
-  std::vector<int64_t> words(kMaximaWordCount + layout_.tensors.size());
+  std::vector<int64_t> words(CommitMaximaWords(layout_.tensors.size()));
   std::vector<int32_t> overflow(layout_.tensors.size());
   RETURN_IF_ERROR(stream_.CopyToHost(words.data() + kMaximaWordCount,
                                      maxima_->data(), maxima_->byte_count()));
@@ -428,8 +411,7 @@ absl::Status GradientReducer::ReduceSums(StepResult& result) {
         stream_, sums().At(p), p.range.element_count,
         squares_->as<int64_t>() + p.tensor * kSquareLimbCount));
   }
-  std::vector<int64_t> words(kSumsWordCount +
-                             layout_.tensors.size() * kSquareLimbCount);
+  std::vector<int64_t> words(CommitSumsWords(layout_.tensors.size()));
   RETURN_IF_ERROR(stream_.CopyToHost(words.data() + kSumsWordCount,
                                      squares_->data(), squares_->byte_count()));
   RETURN_IF_ERROR(stream_.Synchronize());

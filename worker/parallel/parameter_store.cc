@@ -74,24 +74,24 @@ ParameterStore::~ParameterStore() {
 absl::Status ParameterStore::Allocate() {
   kernels::Device& device = stream_.device();
   constexpr int64_t kRounded = sizeof(Bfloat16);
+  const StateSizes sizes = StateSizesOf(layout_, options_.zero_stage,
+                                        owned_.element_count, rounds());
+  ASSIGN_OR_RETURN(values_, device.Allocate(sizes.parameters * kFloat));
   if (ShardsParameters(options_.zero_stage)) {
-    ASSIGN_OR_RETURN(values_, device.Allocate(owned_.element_count * kFloat));
-    const auto sizes = SlotSizes(layout_);
     for (int s = 0; s < kUnitSlotCount; ++s) {
-      ASSIGN_OR_RETURN(slots_[s].values, device.Allocate(sizes[s] * kFloat));
+      ASSIGN_OR_RETURN(slots_[s].values,
+                       device.Allocate(sizes.gathered_units[s] * kFloat));
       if (rounds()) {
         ASSIGN_OR_RETURN(slots_[s].rounded,
-                         device.Allocate(sizes[s] * kRounded));
+                         device.Allocate(sizes.rounded_units[s] * kRounded));
       }
       ASSIGN_OR_RETURN(slots_[s].released, device.CreateEvent());
       RETURN_IF_ERROR(stream_.Record(*slots_[s].released));
     }
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(values_, device.Allocate(layout_.element_count * kFloat));
   if (rounds()) {
-    ASSIGN_OR_RETURN(rounded_,
-                     device.Allocate(layout_.element_count * kRounded));
+    ASSIGN_OR_RETURN(rounded_, device.Allocate(sizes.rounded * kRounded));
   }
   for (size_t u = 0; u < layout_.units.size(); ++u) {
     ASSIGN_OR_RETURN(updated_.emplace_back(), device.CreateEvent());

@@ -28,10 +28,10 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/layout.h"
+#include "common/unit_calls.h"
 #include "kernels/device.h"
 #include "worker/comm/comm_thread.h"
 #include "worker/model/decoder.h"
-#include "worker/model/unit_calls.h"
 #include "worker/parallel/reduction_plan.h"
 
 namespace lockstep {

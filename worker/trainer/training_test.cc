@@ -1,5 +1,6 @@
 #include "worker/trainer/training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -7,8 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/memory_plan.h"
 #include "common/sha256.h"
+#include "common/sharding.h"
 #include "common/spec.h"
+#include "common/traffic_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/comm/loopback_communicator.h"
@@ -119,6 +123,17 @@ Outcome Train(const v1::JobSpec& spec,
   return outcomes[0];
 }
 
+v1::LlamaConfig SmallLlama() {
+  v1::LlamaConfig model;
+  model.set_vocab_size(256);
+  model.set_hidden_size(32);
+  model.set_intermediate_size(40);
+  model.set_num_hidden_layers(3);
+  model.set_num_attention_heads(4);
+  model.set_num_key_value_heads(2);
+  return model;
+}
+
 bool HasBfloat16() {
   auto device = kernels::CreateCpuDevice(1);
   EXPECT_TRUE(device.ok());
@@ -157,16 +172,6 @@ TEST(TrainingTest, TheBitsDependOnTheJobAlone) {
   }
 }
 
-void MakeLlama(v1::JobSpec& spec) {
-  v1::LlamaConfig& model = *spec.mutable_model()->mutable_llama();
-  model.set_vocab_size(256);
-  model.set_hidden_size(32);
-  model.set_intermediate_size(40);
-  model.set_num_hidden_layers(3);
-  model.set_num_attention_heads(4);
-  model.set_num_key_value_heads(2);
-}
-
 // Both families, both precisions, with dropout; recompute too.
 TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
   TestFolder folder;
@@ -176,7 +181,7 @@ TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
          {v1::NumericsSpec::FLOAT32, v1::NumericsSpec::BFLOAT16}) {
       if (precision == v1::NumericsSpec::BFLOAT16 && !HasBfloat16()) continue;
       v1::JobSpec spec = Spec(folder);
-      if (llama) MakeLlama(spec);
+      if (llama) *spec.mutable_model()->mutable_llama() = SmallLlama();
       spec.mutable_numerics()->set_precision(precision);
       spec.mutable_numerics()->set_dropout(0.1);
       const Outcome base = Train(spec, Evenly(1));
@@ -204,6 +209,124 @@ TEST(TrainingTest, TheBitsOfEveryKindOfModelDependOnTheJobAlone) {
     }
   }
   EXPECT_GE(hashes.size(), 2u);
+}
+
+// Trains a few steps and compares memory and traffic with the plan's.
+void ExpectAsPlanned(const v1::JobSpec& spec,
+                     const std::vector<MicroBatchRange>& ranges, int threads) {
+  const auto world = static_cast<int>(ranges.size());
+  SCOPED_TRACE(absl::StrCat("stage ", spec.parallel().zero_stage(), " world ",
+                            world, " threads ", threads));
+  auto communicators = MakeLoopbackGroup(world);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const OpenedJob job = MustOpen(spec);
+      auto device = kernels::CreateCpuDevice(threads).value();
+      auto training =
+          Training::Create(job, rank, world, *device, RealClock()).value();
+      const absl::Status joined =
+          training->Join(std::move(communicators[rank]), ranges, 0);
+      ASSERT_TRUE(joined.ok()) << joined;
+
+      const v1::JobSpec& resolved = job.spec();
+      const MemoryPlan memory =
+          PlanMemory(job.model(), job.layout(),
+                     {.decoder = DecoderShapeOf(resolved, threads),
+                      .bucket_bytes = resolved.parallel().bucket_bytes(),
+                      .zero_stage = resolved.parallel().zero_stage(),
+                      .rank = rank,
+                      .world = world});
+      EXPECT_EQ(device->allocated_bytes(), memory.device_bytes);
+
+      int64_t round_count = 0;
+      for (const MicroBatchRange& range : ranges) {
+        round_count = std::max(round_count, range.count);
+      }
+      const TrafficShape shape = {
+          .zero_stage = resolved.parallel().zero_stage(),
+          .rank = rank,
+          .world = world,
+          .round_count = round_count,
+          .tied_head = job.model().tied_head};
+      const TrafficPlan traffic =
+          PlanTraffic(job.layout(),
+                      MakeReductionPlan(job.layout(),
+                                        resolved.parallel().bucket_bytes() / 4),
+                      shape);
+      int64_t wide_count = 0;
+      int64_t narrow_count = 0;
+      for (int64_t step = 0; step < 3; ++step) {
+        const auto outcome = training->Step();
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        int64_t expected = traffic.commit_bytes + traffic.reduction_bytes;
+        for (const BucketTrace& bucket : outcome->trace.buckets) {
+          ++(bucket.wide ? wide_count : narrow_count);
+          if (!bucket.wide) continue;
+          const int64_t n = bucket.range.element_count;
+          expected += BucketReductionBytes(n, true, shape) -
+                      BucketReductionBytes(n, false, shape);
+        }
+        // Up to stage 2 the gathers of an update count in the step after it.
+        if (shape.zero_stage == 3 || step > 0) expected += traffic.gather_bytes;
+        EXPECT_EQ(outcome->trace.sent_bytes, expected)
+            << "rank " << rank << " step " << step;
+      }
+      EXPECT_GT(narrow_count, 0);
+      EXPECT_EQ(wide_count > 0, world > 1);
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+}
+
+TEST(TrainingTest, MemoryAndTrafficAreAsPlanned) {
+  TestFolder folder;
+  for (const bool llama : {false, true}) {
+    v1::JobSpec spec = Spec(folder);
+    if (llama) *spec.mutable_model()->mutable_llama() = SmallLlama();
+    for (int stage = 0; stage <= 3; ++stage) {
+      spec.mutable_parallel()->set_zero_stage(stage);
+      for (int world = 1; world <= 4; ++world) {
+        spec.mutable_parallel()->set_bucket_bytes(llama ? 5000 : 64 << 10);
+        ExpectAsPlanned(spec, Evenly(world), 1 + world % 2);
+      }
+      spec.mutable_parallel()->set_bucket_bytes(26 << 20);
+      ExpectAsPlanned(spec, {{4, 2}, {0, 0}, {0, 4}}, 4);
+    }
+  }
+}
+
+TEST(TrainingTest, MemoryIsAsPlannedForEveryKindOfModel) {
+  TestFolder folder;
+  for (const bool llama : {false, true}) {
+    for (const bool tied : {false, true}) {
+      for (const auto precision :
+           {v1::NumericsSpec::FLOAT32, v1::NumericsSpec::BFLOAT16}) {
+        if (precision == v1::NumericsSpec::BFLOAT16 && !HasBfloat16()) continue;
+        for (const auto recompute :
+             {v1::ParallelSpec::NONE, v1::ParallelSpec::BLOCK}) {
+          for (const double dropout : {0.0, 0.1}) {
+            v1::JobSpec spec = Spec(folder);
+            if (llama) {
+              *spec.mutable_model()->mutable_llama() = SmallLlama();
+              spec.mutable_model()->mutable_llama()->set_tie_word_embeddings(
+                  tied);
+            } else {
+              spec.mutable_model()->mutable_gpt2()->set_tie_word_embeddings(
+                  tied);
+            }
+            spec.mutable_numerics()->set_precision(precision);
+            spec.mutable_numerics()->set_dropout(dropout);
+            spec.mutable_parallel()->set_recompute(recompute);
+            for (const int stage : {0, 3}) {
+              spec.mutable_parallel()->set_zero_stage(stage);
+              ExpectAsPlanned(spec, Evenly(2), 3);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 // Each rounding to bfloat16 is off by 2^-9 of its value at most, in no
@@ -323,7 +446,7 @@ TEST(TrainingTest, ACheckpointGoesOnAtAnyWorldAndStageWithTheSameBits) {
   for (const bool llama : {false, true}) {
     TestFolder folder;
     v1::JobSpec spec = Spec(folder);
-    if (llama) MakeLlama(spec);
+    if (llama) *spec.mutable_model()->mutable_llama() = SmallLlama();
     spec.mutable_numerics()->set_dropout(0.1);
     spec.mutable_schedule()->set_max_steps(12);
     const Outcome base = Train(spec, Evenly(1));

@@ -1,4 +1,4 @@
-#include "worker/model/unit_calls.h"
+#include "common/unit_calls.h"
 
 namespace lockstep {
 namespace {

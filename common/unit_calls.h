@@ -1,7 +1,7 @@
 // In which order a decoder needs units, and is done with them: that of its
 // calls of a ParameterSource and a GradientSink.
-#ifndef WORKER_MODEL_UNIT_CALLS_H_
-#define WORKER_MODEL_UNIT_CALLS_H_
+#ifndef COMMON_UNIT_CALLS_H_
+#define COMMON_UNIT_CALLS_H_
 
 #include <vector>
 
@@ -24,4 +24,4 @@ std::vector<UnitCall> CallsOfEvaluation(const Layout& layout, bool tied_head);
 
 }  // namespace lockstep
 
-#endif  // WORKER_MODEL_UNIT_CALLS_H_
+#endif  // COMMON_UNIT_CALLS_H_

@@ -1,0 +1,74 @@
+// The memory of a rank that trains, from what is known before it starts.
+//
+// Device memory is exact: what the trainer allocates, which takes its sizes
+// from StateSizesOf and PlaceDecoderArrays.
+#ifndef COMMON_MEMORY_PLAN_H_
+#define COMMON_MEMORY_PLAN_H_
+
+#include <array>
+#include <cstdint>
+
+#include "common/decoder_arrays.h"
+#include "common/layout.h"
+#include "common/model_config.h"
+#include "common/sharding.h"
+
+namespace lockstep {
+
+// What one rank trains.
+struct TrainingShape {
+  DecoderShape decoder;
+  int64_t bucket_bytes = 0;  // Of float32 elements.
+  int zero_stage = 0;
+  int rank = 0;
+  int world = 1;
+};
+
+enum class MemoryItem {
+  kParameters,     // float32; at stage 3 the rank's shards.
+  kRounded,        // The same in bfloat16, where products are.
+  kGatheredUnits,  // Slots for whole units, both precisions; at stage 3.
+  kAccumulators,   // Exact sums, 64 bits; from stage 2 on the rank's shards.
+  kStagingUnits,   // Slots that whole units are summed in; from stage 2 on.
+  kOptimizer,      // Two moments; from stage 1 on the rank's shards.
+  kActivations,    // Kept from forward for backward.
+  kGradients,      // On their way, in backward.
+  kLogits,         // A slice of them.
+  kWorkspace,      // Of kernels.
+  kCommit,         // What a step's commit sums up.
+};
+inline constexpr int kMemoryItemCount = 11;
+
+struct MemoryPlan {
+  std::array<int64_t, kMemoryItemCount> bytes = {};  // By MemoryItem.
+
+  int64_t& operator[](MemoryItem item) { return bytes[static_cast<int>(item)]; }
+  int64_t operator[](MemoryItem item) const {
+    return bytes[static_cast<int>(item)];
+  }
+
+  // Device memory from the first step on: the sum of `bytes`.
+  int64_t device_bytes = 0;
+
+  // Device memory while parameters are loaded.
+  int64_t load_device_bytes = 0;
+
+  // Host memory in which units are read and written, one at a time; in loading
+  // and in saving only.
+  int64_t host_unit_bytes = 0;
+
+  // Of device and host, each at its height.  Where the device is the host's
+  // processor these are of one memory.
+  int64_t load_bytes() const { return load_device_bytes + host_unit_bytes; }
+  int64_t training_bytes() const { return device_bytes; }
+  int64_t save_bytes() const { return device_bytes + host_unit_bytes; }
+  int64_t peak_bytes() const;
+};
+
+// layout: MakeLayout(config).
+MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
+                      const TrainingShape& shape);
+
+}  // namespace lockstep
+
+#endif  // COMMON_MEMORY_PLAN_H_
