@@ -251,6 +251,11 @@ absl::StatusOr<v1::Job> Client::SubmitJob(const v1::SubmitJobRequest& request) {
   return impl_->Call(impl_->jobs(), &v1::JobService::Stub::SubmitJob, request);
 }
 
+absl::StatusOr<v1::PlanJobResponse> Client::PlanJob(
+    const v1::PlanJobRequest& request) {
+  return impl_->Call(impl_->jobs(), &v1::JobService::Stub::PlanJob, request);
+}
+
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);

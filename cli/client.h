@@ -53,6 +53,8 @@ class Client {
   //   Cancelled: Cancel() was called.
 
   absl::StatusOr<v1::Job> SubmitJob(const v1::SubmitJobRequest& request);
+  absl::StatusOr<v1::PlanJobResponse> PlanJob(
+      const v1::PlanJobRequest& request);
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
   absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request);
   absl::StatusOr<v1::GetStragglersResponse> GetStragglers(

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/job_plan.h"
 #include "common/mutex.h"
 #include "common/spec.h"
 #include "lockstep/v1/job_service.grpc.pb.h"
@@ -82,6 +83,23 @@ class FakeCoordinator::Impl final : public v1::JobService::Service,
                             "request_id was used with another spec");
       }
       *response = job;
+      return grpc::Status::OK;
+    });
+  }
+
+  grpc::Status PlanJob(grpc::ServerContext* context,
+                       const v1::PlanJobRequest* request,
+                       v1::PlanJobResponse* response) override {
+    return Carry(context, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+      const auto resolved = ResolveJobSpec(request->spec());
+      if (!resolved.ok()) {
+        return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                            std::string(resolved.status().message()));
+      }
+      v1::PlannedWorker worker = request->worker();
+      worker.MergeFrom(PlannedWorkerFor(*resolved, workers));
+      *response->mutable_plan() =
+          lockstep::PlanJob(*resolved, *ModelOf(*resolved), worker);
       return grpc::Status::OK;
     });
   }

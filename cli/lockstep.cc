@@ -12,6 +12,7 @@
 #include "cli/model_commands.h"
 #include "cli/monitor_commands.h"
 #include "cli/nearest_name.h"
+#include "cli/plan_command.h"
 #include "cli/run_command.h"
 #include "cli/text.h"
 #include "common/version.h"
@@ -78,6 +79,7 @@ int RunLockstep(const std::vector<std::string>& args, Environment& env) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", kVersion);
   AddRunCommand(&app, &line);
+  AddPlanCommand(&app, &line);
   AddJobCommands(&app, &line);
   AddMonitorCommands(&app, &line);
   AddCheckpointCommands(&app, &line);

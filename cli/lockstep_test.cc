@@ -148,7 +148,7 @@ TEST_F(LockstepTest, WrongUsageIsOneErrorAndCode2) {
     const char* error;
   } const kCases[] = {
       {{"sumbit"}, "no such command: sumbit; did you mean submit?"},
-      {{"frobnicate"}, "no such command: frobnicate; there are run, submit, "},
+      {{"frobnicate"}, "no such command: frobnicate; there are run, plan, submit, "},
       {{"submit"}, "FILE is required"},
       {{"get"}, "JOB is required"},
       {{"list", "extra"}, "not expected: extra"},
@@ -342,6 +342,49 @@ TEST_F(LockstepTest, WhatTheCoordinatorRefusesIsShownInTheFile) {
       result.err,
       absl::StrCat("lockstep: error: ", job_file_,
                    ":15:3: parallel.zero_stage: expected 0 to 3, got 4\n"));
+}
+
+TEST_F(LockstepTest, PlanShowsWhatAJobNeedsOfTheWorkersThatAreThere) {
+  coordinator_->SetWorkers({FromText<v1::Worker>(
+      "state: IDLE device { memory_bytes: 1000000000 thread_count: 2 }")});
+  const Result fits = Run({"plan", job_file_});
+  EXPECT_EQ(fits.code, kExitOk) << fits.err;
+  EXPECT_THAT(fits.out, StartsWith("120576 parameters; 1024 tokens a step; "));
+  EXPECT_THAT(fits.out, HasSubstr("a worker: 954 MiB, 2 threads\n"));
+  EXPECT_THAT(fits.out, HasSubstr("It runs at ZeRO stage 0"));
+
+  coordinator_->SetWorkers({FromText<v1::Worker>(
+      "state: IDLE device { memory_bytes: 1000000 thread_count: 2 }")});
+  const Result none = Run({"plan", job_file_});
+  EXPECT_EQ(none.code, kExitUsage);
+  EXPECT_THAT(none.out, HasSubstr("It does not fit 1 such worker."));
+
+  const Result json = Run({"plan", job_file_, "--json"});
+  v1::JobPlan plan;
+  ASSERT_TRUE(
+      google::protobuf::util::JsonStringToMessage(json.out, &plan).ok());
+  EXPECT_EQ(plan.rows_size(), 4);
+  EXPECT_FALSE(plan.fits());
+}
+
+TEST_F(LockstepTest, PlanWithMemoryAsksNoCoordinator) {
+  const Result result =
+      Run({"plan", job_file_, "--memory", "0.5", "--flops", "1e10",
+           "--memory-rate", "1e10", "--network-rate", "1e9"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a worker: 512 MiB, 1 thread\n"));
+  EXPECT_THAT(result.out, HasSubstr("BOUND BY"));
+  EXPECT_THAT(result.out, HasSubstr(" matmul\n"));
+  EXPECT_EQ(coordinator_->call_count(), 0);
+}
+
+TEST_F(LockstepTest, PlanSaysThatAFolderMustBeReadableHere) {
+  const Result result =
+      Run({"plan", job_file_, "--set",
+           "model={hugging_face_folder: /no/such/folder}"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_THAT(result.err, HasSubstr("a plan needs to read it here"));
+  EXPECT_EQ(coordinator_->call_count(), 0);
 }
 
 TEST_F(LockstepTest, SubmitAndWatchShowsTheJobToItsEnd) {

@@ -11,13 +11,6 @@
 namespace lockstep::cli {
 namespace {
 
-// Three significant digits of a value below 1,000.
-std::string ThreeDigits(double value) {
-  if (value >= 99.95) return absl::StrFormat("%.0f", value);
-  if (value >= 9.995) return absl::StrFormat("%.1f", value);
-  return absl::StrFormat("%.2f", value);
-}
-
 bool StartsCharacter(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
 }
@@ -60,17 +53,6 @@ std::string CountText(double count) {
     ++unit;
   }
   return absl::StrCat(ThreeDigits(count), std::string(1, *unit));
-}
-
-std::string BytesText(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  const char* unit = "KMGTPE";
-  double value = static_cast<double>(bytes) / 1024;
-  while (value >= 1023.5 && unit[1] != '\0') {
-    value /= 1024;
-    ++unit;
-  }
-  return absl::StrCat(ThreeDigits(value), " ", std::string(1, *unit), "iB");
 }
 
 std::string OneLine(absl::string_view text) {

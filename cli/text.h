@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/bytes_text.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/timestamp.pb.h"
 
@@ -25,8 +26,7 @@ std::string DurationText(absl::Duration duration);
 // Three digits: "0", "999", "1.23k", "45.6M", "7.89G".
 std::string CountText(double count);
 
-// As CountText in powers of 1,024: "512 B", "1.00 KiB", "15.6 GiB".
-std::string BytesText(int64_t bytes);
+using lockstep::BytesText;
 
 // Text of others, fit for one line of a terminal: what could move the cursor
 // or break the line is escaped.

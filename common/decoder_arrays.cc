@@ -8,6 +8,11 @@
 namespace lockstep {
 namespace {
 
+int64_t Aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 // Hands out parts of one piece of memory; without memory it only counts.
 class Carver {
  public:
@@ -27,12 +32,9 @@ class Carver {
  private:
   template <typename T>
   T* Take(DecoderPart part, int64_t count) {
-    constexpr int64_t kAlignment = 64;
     T* const place =
         memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + taken_);
-    const int64_t bytes =
-        (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) /
-        kAlignment * kAlignment;
+    const int64_t bytes = Aligned(count * static_cast<int64_t>(sizeof(T)));
     taken_ += bytes;
     bytes_[part] += bytes;
     return place;
@@ -53,6 +55,20 @@ int64_t HeadSliceTokens(int64_t vocabulary, int64_t tokens) {
   constexpr int64_t kLogits = int64_t{1} << 24;  // 64 MiB of them.
   return std::min(tokens,
                   std::max<int64_t>(kLogits / vocabulary / 64 * 64, 64));
+}
+
+DecoderWorkspace WorkspaceOf(const ModelConfig& c, const DecoderShape& shape) {
+  const int64_t tokens = shape.tokens();
+  const int64_t wide = std::max(c.qkv_width(), c.inner_columns());
+  const int64_t shared =
+      std::max({c.is_gpt2() ? workspace::LayerNorm(tokens, c.width)
+                            : workspace::RmsNorm(tokens, c.width),
+                c.is_gpt2() ? workspace::BiasGelu(tokens, c.inner_width) : 0,
+                workspace::ColumnSums(tokens, wide)});
+  const int64_t thread =
+      workspace::Attention(shape.sequence_length, c.head_width).count();
+  return {.shared_bytes = Aligned(shared * int64_t{sizeof(float)}),
+          .thread_bytes = Aligned(thread * int64_t{sizeof(float)})};
 }
 
 DecoderBytes PlaceDecoderArrays(const ModelConfig& c, const Layout& layout,
@@ -159,15 +175,11 @@ DecoderBytes PlaceDecoderArrays(const ModelConfig& c, const Layout& layout,
   e.norm1_statistics = e.norm2_statistics = statistics();
   e.log_sum_exp = activations(c.head_count);
 
+  const DecoderWorkspace sizes = WorkspaceOf(c, shape);
   b.workspace = carver.Floats(
       kWorkspace,
-      std::max(
-          {workspace::Attention(shape.sequence_length, c.head_width).count() *
-               shape.thread_count,
-           c.is_gpt2() ? workspace::LayerNorm(tokens, c.width)
-                       : workspace::RmsNorm(tokens, c.width),
-           c.is_gpt2() ? workspace::BiasGelu(tokens, c.inner_width) : 0,
-           workspace::ColumnSums(tokens, wide)}));
+      std::max(sizes.shared_bytes, sizes.thread_bytes * shape.thread_count) /
+          static_cast<int64_t>(sizeof(float)));
   return carver.bytes();
 }
 

@@ -119,6 +119,15 @@ struct DecoderBytes {
   int64_t sum() const;
 };
 
+// What kernels want of workspace: the larger of these, the latter times the
+// threads.
+struct DecoderWorkspace {
+  int64_t shared_bytes = 0;
+  int64_t thread_bytes = 0;
+};
+DecoderWorkspace WorkspaceOf(const ModelConfig& config,
+                             const DecoderShape& shape);
+
 // Sets `arrays` to their places in `memory`, which begins at a multiple of 64
 // bytes; with null it only counts, and the pointers are null.
 DecoderBytes PlaceDecoderArrays(const ModelConfig& config, const Layout& layout,

@@ -18,10 +18,6 @@ int64_t Sum(const UnitSlots& slots) {
 
 }  // namespace
 
-int64_t MemoryPlan::peak_bytes() const {
-  return std::max(load_bytes(), save_bytes());
-}
-
 MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
                       const TrainingShape& shape) {
   const ReductionPlan buckets =
@@ -59,6 +55,24 @@ MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
         std::max(plan.host_unit_bytes, unit.range.element_count * kFloat);
   }
   return plan;
+}
+
+MemoryNeeds MemoryNeedsOf(const ModelConfig& config, const Layout& layout,
+                          const DecoderShape& decoder, int64_t bucket_bytes,
+                          int world) {
+  MemoryNeeds needs;
+  const DecoderWorkspace workspace = WorkspaceOf(config, decoder);
+  needs.workspace_bytes = workspace.shared_bytes;
+  needs.thread_workspace_bytes = workspace.thread_bytes;
+  for (int stage = 0; stage <= kZeroStageMax; ++stage) {
+    const MemoryPlan plan = PlanMemory(config, layout,
+                                       {.decoder = decoder,
+                                        .bucket_bytes = bucket_bytes,
+                                        .zero_stage = stage,
+                                        .world = world});
+    needs.stage_bytes[stage] = plan.peak_bytes() - plan[MemoryItem::kWorkspace];
+  }
+  return needs;
 }
 
 }  // namespace lockstep

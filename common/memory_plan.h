@@ -5,6 +5,7 @@
 #ifndef COMMON_MEMORY_PLAN_H_
 #define COMMON_MEMORY_PLAN_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -39,6 +40,10 @@ enum class MemoryItem {
 };
 inline constexpr int kMemoryItemCount = 11;
 
+// On a CPU, what a trainer's process takes beside: code, libraries and their
+// state, threads' stacks, buffers of files and of the network.  Measured.
+inline constexpr int64_t kProcessBytes = int64_t{64} << 20;
+
 struct MemoryPlan {
   std::array<int64_t, kMemoryItemCount> bytes = {};  // By MemoryItem.
 
@@ -57,13 +62,35 @@ struct MemoryPlan {
   // and in saving only.
   int64_t host_unit_bytes = 0;
 
-  // Of device and host, each at its height.  Where the device is the host's
-  // processor these are of one memory.
-  int64_t load_bytes() const { return load_device_bytes + host_unit_bytes; }
-  int64_t training_bytes() const { return device_bytes; }
-  int64_t save_bytes() const { return device_bytes + host_unit_bytes; }
-  int64_t peak_bytes() const;
+  // Where the device is the host's processor: all that the process has.
+  int64_t load_bytes() const {
+    return kProcessBytes + load_device_bytes + host_unit_bytes;
+  }
+  int64_t training_bytes() const { return kProcessBytes + device_bytes; }
+  int64_t save_bytes() const { return training_bytes() + host_unit_bytes; }
+  int64_t peak_bytes() const { return std::max(load_bytes(), save_bytes()); }
 };
+
+// The memory that a rank needs at each ZeRO stage, at its height, on a worker
+// with any number of threads.
+struct MemoryNeeds {
+  std::array<int64_t, kZeroStageMax + 1> stage_bytes = {};  // But workspace.
+
+  // Workspace is the larger of these, the latter times the threads.
+  int64_t workspace_bytes = 0;
+  int64_t thread_workspace_bytes = 0;
+
+  int64_t Of(int zero_stage, int thread_count) const {
+    return stage_bytes[zero_stage] +
+           std::max(workspace_bytes, thread_count * thread_workspace_bytes);
+  }
+  friend bool operator==(const MemoryNeeds&, const MemoryNeeds&) = default;
+};
+
+// Of rank 0, which needs the most.
+MemoryNeeds MemoryNeedsOf(const ModelConfig& config, const Layout& layout,
+                          const DecoderShape& decoder, int64_t bucket_bytes,
+                          int world);
 
 // layout: MakeLayout(config).
 MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,

@@ -552,7 +552,9 @@ class Resolver {
     } else if (parallel.max_workers() != 0) {
       Int("parallel.max_workers", parallel.max_workers(), 1, 4096);
     }
-    Int("parallel.zero_stage", parallel.zero_stage(), 0, 3);
+    if (parallel.has_zero_stage()) {
+      Int("parallel.zero_stage", parallel.zero_stage(), 0, 3);
+    }
     if (parallel.bucket_bytes() == 0) parallel.set_bucket_bytes(26'214'400);
     Int("parallel.bucket_bytes", parallel.bucket_bytes(), 1024, kInt32Max);
     if (!parallel.has_overlap()) parallel.set_overlap(true);

@@ -33,6 +33,9 @@ FakeWorker::FakeWorker(std::shared_ptr<grpc::Channel> channel,
       name_(name),
       incarnation_(incarnation) {
   status_.set_trainer_ready(true);
+  device_.set_kind("cpu");
+  device_.set_numeric_class("cpu/test");
+  device_.set_host("host-of-" + name);
 }
 
 FakeWorker::~FakeWorker() {
@@ -77,9 +80,7 @@ void FakeWorker::SendHello() {
   hello->set_worker(name_);
   hello->set_incarnation(incarnation_);
   hello->set_stream(stream_number_);
-  hello->mutable_device()->set_kind("cpu");
-  hello->mutable_device()->set_numeric_class("cpu/test");
-  hello->mutable_device()->set_host("host-of-" + name_);
+  *hello->mutable_device() = device_;
   *hello->mutable_status() = status_;
   hello->set_coordinator_incarnation(coordinator_incarnation_);
   Send(message);

@@ -29,6 +29,8 @@ class FakeWorker {
   // The status it tells; a test may change it before SendStatus().
   v1::WorkerStatus& status() { return status_; }
   v1::HeldGeneration& held() { return *status_.mutable_held(); }
+  // As it says in Hello.
+  v1::DeviceInfo& device() { return device_; }
   int64_t coordinator_incarnation() const { return coordinator_incarnation_; }
 
   // Opens the next stream, without a word.
@@ -77,6 +79,7 @@ class FakeWorker {
   const int64_t incarnation_;
   int64_t stream_number_ = 0;
   int64_t coordinator_incarnation_ = 0;
+  v1::DeviceInfo device_;
   v1::WorkerStatus status_;
   v1::Prepare prepare_;
   v1::Start start_;

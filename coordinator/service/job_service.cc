@@ -1,13 +1,17 @@
 #include "coordinator/service/job_service.h"
 
+#include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/grpc_status.h"
+#include "common/job_plan.h"
 #include "common/printable.h"
 #include "common/spec.h"
 #include "common/spec_digest.h"
@@ -71,6 +75,34 @@ absl::StatusOr<JobRequest> ToJobRequest(const v1::SubmitJobRequest& request) {
   return job;
 }
 
+std::vector<v1::Worker> AllWorkers(const Board& board) {
+  return board.ListWorkers("", std::numeric_limits<int>::max()).workers;
+}
+
+absl::Status PlanNow(const Board& board, const v1::PlanJobRequest& request,
+                     v1::PlanJobResponse& response) {
+  if (!request.has_spec()) {
+    return absl::InvalidArgumentError("spec: missing");
+  }
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ResolveJobSpec(request.spec()));
+  const std::optional<ModelConfig> model = ModelOf(spec);
+  if (!model.has_value()) {
+    return absl::FailedPreconditionError(
+        "model.hugging_face_folder: the workers read it, and the coordinator "
+        "does not know how large the model is; `lockstep plan` plans it where "
+        "the folder can be read");
+  }
+  const v1::PlannedWorker& given = request.worker();
+  v1::PlannedWorker worker = PlannedWorkerFor(spec, AllWorkers(board));
+  if (given.memory_bytes() > 0) worker.set_memory_bytes(given.memory_bytes());
+  if (given.thread_count() > 0) worker.set_thread_count(given.thread_count());
+  worker.set_flops_per_second(given.flops_per_second());
+  worker.set_memory_bytes_per_second(given.memory_bytes_per_second());
+  worker.set_network_bytes_per_second(given.network_bytes_per_second());
+  *response.mutable_plan() = lockstep::PlanJob(spec, *model, worker);
+  return absl::OkStatus();
+}
+
 absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse& response) {
   ASSIGN_OR_RETURN(const int size,
@@ -112,6 +144,12 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.SubmitJob(*std::move(job), AnswerLater(reactor, response));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::PlanJob(
+    grpc::CallbackServerContext* context, const v1::PlanJobRequest* request,
+    v1::PlanJobResponse* response) {
+  return Answer(context, PlanNow(shell_.board(), *request, *response));
 }
 
 grpc::ServerUnaryReactor* JobService::GetJob(

@@ -321,6 +321,51 @@ TEST_F(ServiceTest, SubmissionsThatCannotBeAreRefused) {
   }
 }
 
+TEST_F(ServiceTest, AJobIsPlannedForTheWorkersThatAreThere) {
+  StartAll();
+  FakeWorker small(NewChannel(), "small");
+  small.device().set_memory_bytes(int64_t{65} << 20);
+  small.device().set_thread_count(3);
+  small.Connect();
+  const v1::JobSpec spec = MakeJobSpec("/out", 5, 1, 2);
+  const auto plan = [&](const v1::PlanJobRequest& request) {
+    grpc::ClientContext context;
+    v1::PlanJobResponse response;
+    const grpc::Status status = jobs_->PlanJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.plan();
+  };
+  v1::PlanJobRequest request;
+  *request.mutable_spec() = spec;
+
+  const v1::JobPlan fits = plan(request);
+  EXPECT_EQ(fits.worker().memory_bytes(), int64_t{65} << 20);
+  EXPECT_EQ(fits.worker().thread_count(), 3);
+  EXPECT_EQ(fits.rows_size(), 8);
+  EXPECT_EQ(fits.spec().data().stride(), 16);
+  EXPECT_TRUE(fits.fits());
+
+  request.mutable_worker()->set_memory_bytes(1 << 20);
+  EXPECT_FALSE(plan(request).fits());
+}
+
+TEST_F(ServiceTest, WhatCannotBePlannedIsRefused) {
+  StartAll();
+  grpc::ClientContext first_context;
+  v1::PlanJobRequest request;
+  v1::PlanJobResponse response;
+  EXPECT_EQ(jobs_->PlanJob(&first_context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+
+  *request.mutable_spec() = MakeJobSpec("/out", 5);
+  request.mutable_spec()->mutable_model()->set_hugging_face_folder("/model");
+  grpc::ClientContext second_context;
+  const grpc::Status status =
+      jobs_->PlanJob(&second_context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("lockstep plan"));
+}
+
 TEST_F(ServiceTest, AListOfLargeJobsIsCutIntoPagesThatFitAMessage) {
   StartAll();
   // Of a megabyte each; a client takes four.
