@@ -80,6 +80,10 @@ v1::Prepare ToProto(const Prepare& prepare) {
   }
   LS_CHECK(prepare.spec != nullptr);
   LS_CHECK(proto.mutable_spec()->ParseFromString(*prepare.spec));
+  if (prepare.zero_stage.has_value()) {
+    proto.mutable_spec()->mutable_parallel()->set_zero_stage(
+        *prepare.zero_stage);
+  }
   return proto;
 }
 
@@ -101,6 +105,9 @@ absl::StatusOr<Prepare> FromProto(const v1::Prepare& proto) {
   if (!proto.has_spec()) return Missing("spec");
   prepare.spec = std::make_shared<const std::string>(
       SerializeDeterministically(proto.spec()));
+  if (proto.spec().parallel().has_zero_stage()) {
+    prepare.zero_stage = proto.spec().parallel().zero_stage();
+  }
   return prepare;
 }
 

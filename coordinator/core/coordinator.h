@@ -93,6 +93,8 @@ class Coordinator {
     std::string spec_digest;  // Same digest, same spec.
     std::shared_ptr<const std::string> spec;
     JobNeeds needs;
+    std::optional<int> zero_stage;  // None: to be chosen.
+    std::string plan;  // For people, should it not fit the workers.
   };
 
   // `stored` is what PersistJob stored before this start, in any order.  Adds
@@ -110,7 +112,8 @@ class Coordinator {
   //
   // Errors:
   //   AlreadyExists: the request_id was used with another spec.
-  //   FailedPrecondition: an unfinished job has this output directory.
+  //   FailedPrecondition: an unfinished job has this output directory; or so
+  //     many workers as it needs are present, and none has the memory.
   //   ResourceExhausted: too many unfinished jobs.
   absl::StatusOr<JobId> SubmitJob(Moment now, Submission submission,
                                   Effects& effects);
@@ -258,8 +261,8 @@ class Coordinator {
 
   // The workers of one numeric class, for one pass of PlaceJobs().
   struct WorkerClass {
-    std::vector<Worker*> free;  // Could be placed.
-    int present = 0;            // Not lost: all that may become free.
+    std::vector<Worker*> free;     // Could be placed.
+    std::vector<Worker*> present;  // Not lost: all that may become free.
     bool has_bfloat16 = false;
     // Who of those present is not free, and why.
     std::vector<std::string> others;
@@ -277,13 +280,27 @@ class Coordinator {
   bool BackoffHasEnded(Moment now) const;  // Since jobs were last placed.
   WorkerClasses ClassifyWorkers(Moment now);
   void DescribeOthers(Moment now, WorkerClasses& classes) const;
+  // Which workers hold a job's memory, at which ZeRO stage.
+  struct Holders {
+    int zero_stage = 0;
+    std::vector<Worker*> workers;
+  };
+  // At the lowest stage at which these are at least min_workers; if there is
+  // none, at that at which they are the most.
+  static Holders HoldersAmong(const JobNeeds& needs,
+                              std::optional<int> zero_stage,
+                              const std::vector<Worker*>& workers);
+  // FailedPrecondition if no worker holds it, although enough are present.
+  absl::Status CheckMemory(Moment now, const Submission& submission);
+
   // Those that the job may run on.
-  static std::vector<WorkerClass*> ClassesFor(const Job& job,
+  static std::vector<WorkerClass*> ClassesFor(const JobNeeds& needs,
+                                              const std::string& numeric_class,
                                               WorkerClasses& classes);
   std::string WaitingReason(const JobId& id, const Job& job,
                             WorkerClasses& classes) const;
   void BeginGeneration(Moment now, Job& job, const std::vector<Worker*>& chosen,
-                       Effects& effects);
+                       int zero_stage, Effects& effects);
   bool MembersHaveLetGo(const Job& job) const;
   bool IsPlaceable(Moment now, const Worker& worker) const;
   static Behind WhoIsBehind(const Generation& generation);

@@ -89,13 +89,16 @@ absl::StatusOr<JobId> CoordinatorFixture::TrySubmit(
                                ? absl::StrCat("/out/", id.value)
                                : request.output_directory;
   needs.bfloat16 = request.bfloat16;
+  needs.memory = request.memory;
   return Call([&] {
     return core_->SubmitJob(now(),
                             {.id = id,
                              .request_id = request_id,
                              .spec_digest = absl::StrCat("digest of ", spec),
                              .spec = std::make_shared<const std::string>(spec),
-                             .needs = needs},
+                             .needs = needs,
+                             .zero_stage = request.zero_stage,
+                             .plan = "the plan"},
                             effects_);
   });
 }

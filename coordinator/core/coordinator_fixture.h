@@ -46,6 +46,8 @@ class CoordinatorFixture : public ::testing::Test {
     int failures_max = 5;
     std::string output_directory;  // Empty: one of its own.
     bool bfloat16 = false;
+    std::optional<MemoryNeeds> memory;
+    std::optional<int> zero_stage = 0;
   };
 
  protected:

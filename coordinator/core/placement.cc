@@ -1,8 +1,10 @@
 // Which job gets which workers.
 //
 // A job never mixes numeric classes of workers, and keeps to the one of its
-// first generation; one that computes in bfloat16 gets workers that can.  Jobs
-// are looked at by priority, then age.  One that can be placed is: all of
+// first generation; one that computes in bfloat16 gets workers that can, and all
+// get workers with the memory that they need.  A job that names no ZeRO stage
+// keeps the lowest at which min_workers held it when it was first placed: with
+// more it needs less.  Jobs are looked at by priority, then age.  One that can be placed is: all of
 // min_workers or none, then up to max_workers.  One that cannot, although
 // enough workers of a class are present, waits for busy ones: no job behind it
 // gets workers of that class, or it might wait for ever.  One for which too few
@@ -14,6 +16,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
 #include "common/check.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/phrases.h"
@@ -49,7 +52,7 @@ Coordinator::WorkerClasses Coordinator::ClassifyWorkers(Moment now) {
   for (auto& [id, worker] : workers_) {
     if (worker.view.contact == Contact::kLost) continue;
     WorkerClass& its_class = classes[worker.view.device.numeric_class];
-    ++its_class.present;
+    its_class.present.push_back(&worker);
     its_class.has_bfloat16 |= worker.view.device.has_bfloat16;
     if (IsPlaceable(now, worker)) its_class.free.push_back(&worker);
   }
@@ -73,15 +76,61 @@ void Coordinator::DescribeOthers(Moment now, WorkerClasses& classes) const {
 }
 
 std::vector<Coordinator::WorkerClass*> Coordinator::ClassesFor(
-    const Job& job, WorkerClasses& classes) {
+    const JobNeeds& needs, const std::string& numeric_class,
+    WorkerClasses& classes) {
   std::vector<WorkerClass*> suitable;
   for (auto& [name, its_class] : classes) {
-    if (job.record.needs.bfloat16 && !its_class.has_bfloat16) continue;
-    if (job.record.numeric_class.empty() || job.record.numeric_class == name) {
+    if (needs.bfloat16 && !its_class.has_bfloat16) continue;
+    if (numeric_class.empty() || numeric_class == name) {
       suitable.push_back(&its_class);
     }
   }
   return suitable;
+}
+
+Coordinator::Holders Coordinator::HoldersAmong(
+    const JobNeeds& needs, std::optional<int> zero_stage,
+    const std::vector<Worker*>& workers) {
+  Holders most;
+  const int last = zero_stage.value_or(kZeroStageMax);
+  for (int stage = zero_stage.value_or(0); stage <= last; ++stage) {
+    Holders holders{.zero_stage = stage};
+    for (Worker* worker : workers) {
+      const DeviceDescription& device = worker->view.device;
+      // Of a worker that has yet to reattach nothing is known.
+      if (!needs.memory.has_value() || device.memory_bytes <= 0 ||
+          needs.memory->Of(stage, std::max(device.thread_count, 1)) <=
+              device.memory_bytes) {
+        holders.workers.push_back(worker);
+      }
+    }
+    if (static_cast<int>(holders.workers.size()) >= needs.min_workers) {
+      return holders;
+    }
+    if (stage == zero_stage.value_or(0) ||
+        holders.workers.size() > most.workers.size()) {
+      most = std::move(holders);
+    }
+  }
+  return most;
+}
+
+absl::Status Coordinator::CheckMemory(Moment now,
+                                      const Submission& submission) {
+  const JobNeeds& needs = submission.needs;
+  WorkerClasses classes = ClassifyWorkers(now);
+  bool enough = false;
+  for (const WorkerClass* c : ClassesFor(needs, "", classes)) {
+    if (!HoldersAmong(needs, submission.zero_stage, c->present)
+             .workers.empty()) {
+      return absl::OkStatus();
+    }
+    enough |= static_cast<int>(c->present.size()) >= needs.min_workers;
+  }
+  if (!enough) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job does not fit the memory of any worker that is connected",
+      submission.plan.empty() ? "" : ":\n", submission.plan));
 }
 
 bool Coordinator::HasGivenUp(const Job& job) {
@@ -112,28 +161,40 @@ void Coordinator::PlaceJobs(Moment now, Effects& effects) {
     Job& job = jobs_.at(id);
     if (job.generation.has_value() || HasGivenUp(job)) continue;
     const JobNeeds& needs = job.record.needs;
-    const std::vector<WorkerClass*> suitable = ClassesFor(job, classes);
+    const std::vector<WorkerClass*> suitable =
+        ClassesFor(needs, job.record.numeric_class, classes);
+    const auto holders_among = [&](const std::vector<Worker*>& workers) {
+      return HoldersAmong(needs, job.record.zero_stage, workers);
+    };
     if (MembersHaveLetGo(job)) {
       // The class that offers most; of equals the first by name.
       WorkerClass* best = nullptr;
+      Holders chosen;
       for (WorkerClass* c : suitable) {
-        if (c->awaited_by == nullptr &&
-            static_cast<int>(c->free.size()) >= needs.min_workers &&
-            (best == nullptr || c->free.size() > best->free.size())) {
+        if (c->awaited_by != nullptr) continue;
+        Holders holders = holders_among(c->free);
+        if (static_cast<int>(holders.workers.size()) >= needs.min_workers &&
+            holders.workers.size() > chosen.workers.size()) {
           best = c;
+          chosen = std::move(holders);
         }
       }
       if (best != nullptr) {
-        const auto end = best->free.begin() +
-                         std::min({static_cast<int>(best->free.size()),
-                                   needs.max_workers, needs.micro_batches});
-        BeginGeneration(now, job, {best->free.begin(), end}, effects);
-        best->free.erase(best->free.begin(), end);
+        chosen.workers.resize(std::min({static_cast<int>(chosen.workers.size()),
+                                        needs.max_workers,
+                                        needs.micro_batches}));
+        BeginGeneration(now, job, chosen.workers, chosen.zero_stage, effects);
+        std::erase_if(best->free, [&](const Worker* worker) {
+          return std::count(chosen.workers.begin(), chosen.workers.end(),
+                            worker) > 0;
+        });
         continue;
       }
     }
     for (WorkerClass* c : suitable) {
-      if (c->awaited_by == nullptr && c->present >= needs.min_workers) {
+      if (c->awaited_by == nullptr &&
+          static_cast<int>(holders_among(c->present).workers.size()) >=
+              needs.min_workers) {
         c->awaited_by = &id;
       }
     }
@@ -161,12 +222,21 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
   }
   const WorkerClass none;
   const WorkerClass* most = &none;
+  Holders holders;
+  bool too_small = false;
   const JobId* ahead = nullptr;
   bool enough = false;
   bool is_first = false;
-  for (const WorkerClass* c : ClassesFor(job, classes)) {
-    if (c->present > most->present) most = c;
-    if (c->present < needs.min_workers) continue;
+  for (const WorkerClass* c :
+       ClassesFor(needs, job.record.numeric_class, classes)) {
+    Holders present = HoldersAmong(needs, job.record.zero_stage, c->present);
+    too_small |= present.workers.size() < c->present.size();
+    const auto count = static_cast<int>(present.workers.size());
+    if (most == &none || present.workers.size() > holders.workers.size()) {
+      most = c;
+      holders = std::move(present);
+    }
+    if (count < needs.min_workers) continue;
     enough = true;
     if (c->awaited_by == &id) is_first = true;
     if (ahead == nullptr) ahead = c->awaited_by;
@@ -181,10 +251,19 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
     absl::StrAppend(&reason, " of one class");
   }
   if (needs.bfloat16) absl::StrAppend(&reason, " with bfloat16 (AVX-512)");
-  absl::StrAppend(&reason, ": ", most->present,
-                  most->present == 1 ? " is" : " are", " present");
-  if (most->present == 0) return reason;
-  absl::StrAppend(&reason, ", ", most->free.size(), " free");
+  if (too_small) {
+    absl::StrAppend(
+        &reason, " with ",
+        BytesText(needs.memory->Of(holders.zero_stage, /*thread_count=*/1)),
+        " of memory (ZeRO stage ", holders.zero_stage, ")");
+  }
+  const size_t present = holders.workers.size();
+  absl::StrAppend(&reason, ": ", present, present == 1 ? " is" : " are",
+                  " present");
+  if (present == 0) return reason;
+  const size_t free =
+      HoldersAmong(needs, holders.zero_stage, most->free).workers.size();
+  absl::StrAppend(&reason, ", ", free, " free");
   if (!most->others.empty()) {
     absl::StrAppend(&reason, "; ", JoinNames(most->others));
   }
@@ -193,13 +272,14 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
 
 void Coordinator::BeginGeneration(Moment now, Job& job,
                                   const std::vector<Worker*>& chosen,
-                                  Effects& effects) {
+                                  int zero_stage, Effects& effects) {
   JobRecord& record = job.record;
   LS_CHECK(!job.generation.has_value() && !chosen.empty());
   record.state = JobState::kForming;
   ++record.generation;
   record.committed_step_count = 0;
   record.numeric_class = chosen.front()->view.device.numeric_class;
+  record.zero_stage = zero_stage;
   record.members.clear();
   for (const Worker* worker : chosen) record.members.push_back(worker->view.id);
   job.generation = Generation();
@@ -215,7 +295,8 @@ void Coordinator::BeginGeneration(Moment now, Job& job,
     chosen[rank]->view.assigned = key;
     dirty_workers_.insert(chosen[rank]->view.id);
     Send(*chosen[rank],
-         Prepare{key, static_cast<int>(rank), record.members, record.spec},
+         Prepare{key, static_cast<int>(rank), record.members, record.spec,
+                 zero_stage},
          effects);
   }
 }

@@ -1,5 +1,6 @@
 // Which job gets which workers, and what those that wait say.
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_fixture.h"
 
 namespace lockstep {
@@ -370,6 +371,120 @@ TEST_F(PlacementTest, AJobThatMayTakeAnyClassHoldsUpThoseThatSuffice) {
   player(WorkerId{"a"}).Obeys();
   Release(running);
   EXPECT_TRUE(Placed(big));
+}
+
+// ------------------------------------------------------------------ memory
+
+class MemoryTest : public PlacementTest {
+ protected:
+  // A worker with so much memory and so many threads.
+  Player& AttachWith(const std::string& name, int64_t memory_bytes,
+                     int threads = 1,
+                     const std::string& numeric_class = "cpu/x") {
+    Player& player = Introduce(name, numeric_class);
+    player.device.memory_bytes = memory_bytes;
+    player.device.thread_count = threads;
+    return player.Hello();
+  }
+
+  // 90 for stage 0, then 70, 50, 30; with workspace of 10, or 2 a thread.
+  const MemoryNeeds needs_ = {.stage_bytes = {90, 70, 50, 30},
+                              .workspace_bytes = 10,
+                              .thread_workspace_bytes = 2};
+};
+
+TEST_F(MemoryTest, AJobThatNamesNoStageGetsTheLowestThatMinWorkersHold) {
+  const struct {
+    int64_t memory_bytes;
+    int stage;
+  } kCases[] = {{100, 0}, {99, 1}, {80, 1}, {79, 2}, {60, 2}, {59, 3}, {40, 3}};
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.memory_bytes);
+    Player& large = AttachWith(absl::StrCat("large-", c.memory_bytes), 1000);
+    Player& small =
+        AttachWith(absl::StrCat("small-", c.memory_bytes), c.memory_bytes);
+    const JobId job = Submit(
+        {.min_workers = 2, .memory = needs_, .zero_stage = std::nullopt});
+
+    EXPECT_TRUE(Placed(job));
+    EXPECT_EQ(Job(job).zero_stage, c.stage);
+    EXPECT_EQ(large.last<Prepare>().zero_stage, c.stage);
+    EXPECT_EQ(small.last<Prepare>().zero_stage, c.stage);
+    Release(job);
+    large.Leaves();
+    small.Leaves();
+  }
+}
+
+TEST_F(MemoryTest, TheStageThatWasChosenStays) {
+  Player& a = AttachWith("a", 60);
+  const JobId job = Submit({.memory = needs_, .zero_stage = std::nullopt});
+  EXPECT_EQ(Job(job).zero_stage, 2);
+  a.Leaves();
+
+  AttachWith("b", 1000);
+
+  EXPECT_EQ(Job(job).generation, 2);
+  EXPECT_EQ(Job(job).zero_stage, 2);
+  Restart();
+  EXPECT_EQ(Job(job).zero_stage, 2);
+}
+
+TEST_F(MemoryTest, WorkersThatDoNotHoldAJobAreNotPlaced) {
+  AttachWith("a", 99);
+  AttachWith("b", 100);
+  AttachWith("c", 100, /*threads=*/5);
+  AttachWith("d", 100, /*threads=*/6);
+  const JobId job =
+      Submit({.min_workers = 1, .max_workers = 4, .memory = needs_});
+
+  EXPECT_THAT(Job(job).members, ElementsAre(WorkerId{"b"}, WorkerId{"c"}));
+  // The others are free for whoever fits.
+  const JobId next = Submit({.min_workers = 1, .max_workers = 4});
+  EXPECT_THAT(Job(next).members, ElementsAre(WorkerId{"a"}, WorkerId{"d"}));
+}
+
+TEST_F(MemoryTest, AJobThatWaitsForLargerWorkersSaysSoAndHoldsUpNobody) {
+  AttachWith("a", 100);
+  AttachWith("b", 39);
+  const JobId job = Submit(
+      {.min_workers = 2, .memory = needs_, .zero_stage = std::nullopt});
+
+  EXPECT_EQ(Job(job).state, JobState::kQueued);
+  EXPECT_EQ(Reason(job),
+            "needs 2 workers with 100 B of memory (ZeRO stage 0): 1 is "
+            "present, 1 free");
+  EXPECT_TRUE(Placed(Submit({.min_workers = 2})));
+}
+
+TEST_F(MemoryTest, AJobThatNoWorkerHoldsIsRefused) {
+  const JobRequest request = {
+      .min_workers = 2, .memory = needs_, .zero_stage = std::nullopt};
+  AttachWith("a", 39);
+  // Others may come.
+  EXPECT_TRUE(TrySubmit(request, "early", "spec").ok());
+
+  AttachWith("b", 39);
+  const absl::Status refused = TrySubmit(request, "late", "spec").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the plan"));
+  // What was accepted stays so.
+  EXPECT_TRUE(TrySubmit(request, "early", "spec").ok());
+
+  AttachWith("c", 40);
+  EXPECT_TRUE(TrySubmit(request, "late", "spec").ok());
+  JobRequest fixed = request;
+  fixed.zero_stage = 2;
+  EXPECT_FALSE(TrySubmit(fixed, "fixed", "spec").ok());
+}
+
+TEST_F(MemoryTest, WhereMemoryIsNotKnownEverythingFits) {
+  AttachWith("a", 0);
+  EXPECT_TRUE(Placed(Submit({.memory = needs_})));
+  AttachWith("b", 1);
+  const JobId unknown = Submit({.zero_stage = std::nullopt});
+  EXPECT_TRUE(Placed(unknown));
+  EXPECT_EQ(Job(unknown).zero_stage, 0);
 }
 
 }  // namespace

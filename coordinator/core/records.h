@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/memory_plan.h"
 #include "common/session.h"
 
 namespace lockstep {
@@ -50,6 +51,8 @@ struct JobNeeds {
   int failures_max = 5;
   std::string output_directory;
   bool bfloat16 = false;  // Of its workers' devices.
+  // Of each of min_workers, if known.  Not stored: it is made of the spec.
+  std::optional<MemoryNeeds> memory;
   friend bool operator==(const JobNeeds&, const JobNeeds&) = default;
 };
 
@@ -65,7 +68,9 @@ struct JobRecord {
   JobState state = JobState::kQueued;
   std::string reason;         // For people: what it waits for, why it ended.
   std::string numeric_class;  // Fixed by the first generation; empty before.
-  int64_t generation = 0;     // Last one begun; 0 before the first.
+  // As the spec says, else fixed by the first generation; none before.
+  std::optional<int> zero_stage;
+  int64_t generation = 0;  // Last one begun; 0 before the first.
   std::vector<WorkerId> members;  // Of that generation, by rank; empty when the
                                   // job has none.
   int failure_count = 0;          // Since the last step that was new.

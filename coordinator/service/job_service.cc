@@ -141,6 +141,12 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(
     v1::Job* response) {
   absl::StatusOr<JobRequest> job = ToJobRequest(*request);
   if (!job.ok()) return Answer(context, job.status());
+  if (const auto model = ModelOf(job->spec); model.has_value()) {
+    const v1::JobPlan plan = lockstep::PlanJob(
+        job->spec, *model,
+        PlannedWorkerFor(job->spec, AllWorkers(shell_.board())));
+    if (!plan.fits()) job->plan = PlanText(plan);
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.SubmitJob(*std::move(job), AnswerLater(reactor, response));
   return reactor;

@@ -366,6 +366,36 @@ TEST_F(ServiceTest, WhatCannotBePlannedIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("lockstep plan"));
 }
 
+TEST_F(ServiceTest, AJobThatFitsNoWorkerIsRefusedWithItsPlan) {
+  StartAll();
+  FakeWorker small(NewChannel(), "small");
+  small.device().set_memory_bytes(1 << 20);
+  small.Connect();
+
+  v1::Job job;
+  const grpc::Status status =
+      Submit(MakeJobSpec("/out", 5), "request", &job);
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("ZERO WORKERS"));
+  EXPECT_THAT(status.error_message(), HasSubstr("What would make it fit"));
+}
+
+TEST_F(ServiceTest, TheStageThatWasChosenIsShownAndStays) {
+  StartAll();
+  FakeWorker worker(NewChannel(), "w");
+  worker.device().set_memory_bytes(1 << 30);
+  worker.Connect();
+  const v1::Job job = MustSubmit(MakeJobSpec("/out", 5), "request");
+  ASSERT_TRUE(worker.JoinNextGeneration());
+
+  EXPECT_TRUE(worker.prepare().spec().parallel().has_zero_stage());
+  EXPECT_TRUE(Get(job.name()).spec().parallel().has_zero_stage());
+  StopAll();
+  StartAll();
+  EXPECT_TRUE(Get(job.name()).spec().parallel().has_zero_stage());
+}
+
 TEST_F(ServiceTest, AListOfLargeJobsIsCutIntoPagesThatFitAMessage) {
   StartAll();
   // Of a megabyte each; a client takes four.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/job_plan.h"
 #include "common/log.h"
 #include "common/serialize.h"
 #include "common/spec.h"
@@ -50,6 +51,7 @@ absl::Status Shell::Start() {
     JobState& job = jobs_[stored.record.id];
     job.progress = ProgressTracker::FromStored(stored.progress);
     job.tokens_per_step = TokensPerStep(spec);
+    stored.record.needs.memory = MemoryNeedsOf(spec);
     records.push_back(std::move(stored.record));
   }
   const size_t job_count = records.size();
@@ -138,7 +140,10 @@ void Shell::SubmitJob(JobRequest request,
       .failures_max = parallel.failures_max(),
       .output_directory = request.spec.output_directory(),
       .bfloat16 =
-          request.spec.numerics().precision() == v1::NumericsSpec::BFLOAT16};
+          request.spec.numerics().precision() == v1::NumericsSpec::BFLOAT16,
+      .memory = MemoryNeedsOf(request.spec)};
+  if (parallel.has_zero_stage()) submission.zero_stage = parallel.zero_stage();
+  submission.plan = std::move(request.plan);
   absl::Status refusal;
   {
     MutexLock lock(&mutex_);

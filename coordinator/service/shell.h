@@ -74,6 +74,7 @@ struct JobRequest {
   std::string request_id;
   std::string spec_digest;  // Of the spec as it came.
   v1::JobSpec spec;         // Resolved.
+  std::string plan;         // For people, should it not fit the workers.
 };
 
 // Thread-safe.

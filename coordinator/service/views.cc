@@ -60,6 +60,9 @@ void FillJob(const JobRecord& record, v1::Job& job) {
     job.add_workers(WorkerName(member));
   }
   job.set_numeric_class(record.numeric_class);
+  if (record.zero_stage.has_value()) {
+    job.mutable_spec()->mutable_parallel()->set_zero_stage(*record.zero_stage);
+  }
   job.set_failure_count(record.failure_count);
   job.set_spec_digest(record.spec_digest);
 }

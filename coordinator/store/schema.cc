@@ -65,6 +65,9 @@ CREATE TABLE step_rows (
 CREATE INDEX step_rows_by_generation ON step_rows (job, generation, step);
 )",
     "ALTER TABLE jobs ADD COLUMN bfloat16 INTEGER NOT NULL DEFAULT 0;",
+    // Of those that are there, stage 0; NULL: to be chosen.
+    "ALTER TABLE jobs ADD COLUMN zero_stage INTEGER;"
+    "UPDATE jobs SET zero_stage = 0;",
 };
 
 // Offsets in the header that every SQLite 3 file begins with.

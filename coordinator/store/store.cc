@@ -23,20 +23,21 @@ INSERT INTO jobs (
   number, id, request_id, spec_digest, spec, priority, min_workers, max_workers,
   micro_batches, failures_max, output_directory, state, reason, numeric_class,
   generation, members, failure_count, committed_step_count, best_step_count,
-  max_steps, create_time, start_time, end_time, bfloat16)
+  max_steps, create_time, start_time, end_time, bfloat16, zero_stage)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-  ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)
+  ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)
 ON CONFLICT (number) DO UPDATE SET
   state = ?12, reason = ?13, numeric_class = ?14, generation = ?15,
   members = ?16, failure_count = ?17, committed_step_count = ?18,
-  best_step_count = ?19, max_steps = ?20, start_time = ?22, end_time = ?23)";
+  best_step_count = ?19, max_steps = ?20, start_time = ?22, end_time = ?23,
+  zero_stage = ?25)";
 
 constexpr char kSelectJobs[] = R"(
 SELECT number, id, request_id, spec_digest, spec, priority, min_workers,
   max_workers, micro_batches, failures_max, output_directory, state, reason,
   numeric_class, generation, members, failure_count, committed_step_count,
   best_step_count, max_steps, create_time, start_time, end_time, progress,
-  bfloat16
+  bfloat16, zero_stage
 FROM jobs ORDER BY number)";
 
 constexpr char kInsertRow[] = R"(
@@ -104,6 +105,11 @@ void BindJob(SqliteStatement& s, const JobRecord& record,
   BindTime(s, 22, record.start_time);
   BindTime(s, 23, record.end_time);
   s.Bind(24, record.needs.bfloat16 ? 1 : 0);
+  if (record.zero_stage.has_value()) {
+    s.Bind(25, *record.zero_stage);
+  } else {
+    s.BindNull(25);
+  }
 }
 
 absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
@@ -145,6 +151,7 @@ absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
   record.end_time = TimeAt(s, 22);
   job.progress = s.Bytes(23);
   record.needs.bfloat16 = s.Int(24) != 0;
+  if (!s.IsNull(25)) record.zero_stage = static_cast<int>(s.Int(25));
   return job;
 }
 

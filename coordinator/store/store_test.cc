@@ -86,13 +86,14 @@ std::vector<std::string> Metrics(
 // compile any more.
 auto Fields(const JobRecord& record) {
   const auto& [id, order, request_id, digest, spec, needs, state, reason,
-               numeric_class, generation, members, failure_count, committed,
-               best, max_steps, create, start, end] = record;
+               numeric_class, zero_stage, generation, members, failure_count,
+               committed, best, max_steps, create, start, end] = record;
   const auto& [priority, min_workers, max_workers, micro_batches, failures_max,
-               output, bfloat16] = needs;
+               output, bfloat16, memory] = needs;
   return std::tuple(id, order, request_id, digest, *spec, priority, min_workers,
                     max_workers, micro_batches, failures_max, output, bfloat16,
-                    state, reason, numeric_class, generation, members,
+                    state, reason, numeric_class, zero_stage, generation,
+                    members,
                     failure_count, committed, best, max_steps, create, start,
                     end);
 }
@@ -111,6 +112,7 @@ TEST_F(StoreTest, AJobComesBackWithEveryField) {
   job.state = JobState::kFailed;
   job.reason = "because\nof ü";
   job.numeric_class = "cpu/x";
+  job.zero_stage = 2;
   job.generation = 3;
   job.members = {{"w-0"}, {"w.1"}};
   job.failure_count = 2;
