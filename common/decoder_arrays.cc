@@ -13,6 +13,9 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// More than any machine has: counts stop there, so that they do not overflow.
+constexpr int64_t kBytesMax = int64_t{1} << 58;
+
 // Hands out parts of one piece of memory; without memory it only counts.
 class Carver {
  public:
@@ -35,8 +38,8 @@ class Carver {
     T* const place =
         memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + taken_);
     const int64_t bytes = Aligned(count * static_cast<int64_t>(sizeof(T)));
-    taken_ += bytes;
-    bytes_[part] += bytes;
+    if (memory_ != nullptr) taken_ += bytes;
+    bytes_[part] = std::min(bytes_[part] + bytes, kBytesMax);
     return place;
   }
 

@@ -26,8 +26,6 @@ class Planner {
       : spec_(spec),
         model_(model),
         layout_(MakeLayout(model)),
-        buckets_(MakeReductionPlan(layout_,
-                                   spec.parallel().bucket_bytes() / kFloat)),
         worker_(worker) {}
 
   v1::JobSpec& spec() { return spec_; }
@@ -82,20 +80,21 @@ class Planner {
   v1::JobSpec spec_;
   const ModelConfig model_;
   const Layout layout_;
-  const ReductionPlan buckets_;
   const v1::PlannedWorker worker_;
 };
 
 // The more a rank owns, the less it sends of sums and the more of parameters:
 // the first or the last sends the most.
 TrafficPlan Planner::Traffic(int stage, int world) const {
-  TrafficShape shape = {.zero_stage = stage,
-                        .world = world,
-                        .round_count = Rounds(world),
-                        .tied_head = model_.tied_head};
-  const TrafficPlan first = PlanTraffic(layout_, buckets_, shape);
+  TrafficShape shape = {
+      .zero_stage = stage,
+      .world = world,
+      .bucket_elements = spec_.parallel().bucket_bytes() / kFloat,
+      .round_count = Rounds(world),
+      .tied_head = model_.tied_head};
+  const TrafficPlan first = PlanTraffic(layout_, shape);
   shape.rank = world - 1;
-  const TrafficPlan last = PlanTraffic(layout_, buckets_, shape);
+  const TrafficPlan last = PlanTraffic(layout_, shape);
   return first.total_bytes() >= last.total_bytes() ? first : last;
 }
 
@@ -214,7 +213,7 @@ std::vector<std::string> AdviceFor(const v1::JobSpec& spec,
   const bool recomputes =
       spec.parallel().recompute() == v1::ParallelSpec::BLOCK;
   if (!recomputes) {
-    Planner changed(spec, model, worker);
+    Planner changed = as_is;
     changed.spec().mutable_parallel()->set_recompute(v1::ParallelSpec::BLOCK);
     if (changed.StageFor(min_workers).has_value()) {
       advice.push_back(
@@ -224,7 +223,7 @@ std::vector<std::string> AdviceFor(const v1::JobSpec& spec,
   const auto micro_batch = static_cast<int>(spec.batch().micro_batch_size());
   for (int size = micro_batch - 1; size > 0; --size) {
     if (micro_batch % size != 0) continue;
-    Planner changed(spec, model, worker);
+    Planner changed = as_is;
     changed.spec().mutable_batch()->set_micro_batch_size(size);
     if (!changed.StageFor(min_workers).has_value()) continue;
     advice.push_back(
@@ -247,7 +246,7 @@ std::vector<std::string> AdviceFor(const v1::JobSpec& spec,
   }
   if (!advice.empty()) return advice;
 
-  Planner least(spec, model, worker);
+  Planner least = as_is;
   least.spec().mutable_batch()->set_micro_batch_size(1);
   least.spec().mutable_parallel()->set_recompute(v1::ParallelSpec::BLOCK);
   if (least.FitsAtAnyStage(min_workers)) {

@@ -147,6 +147,31 @@ TEST(JobPlanTest, AUnitThatFitsNoWorkerNeedsAnotherParallelism) {
               ElementsAre(HasSubstr("tensor or pipeline parallelism")));
 }
 
+TEST(JobPlanTest, TheLargestThatASpecAllowsIsPlannedToo) {
+  v1::JobSpec spec = Spec();
+  v1::LlamaConfig& model = *spec.mutable_model()->mutable_llama();
+  model.set_vocab_size(1'000'000);
+  model.set_hidden_size(65536);
+  model.set_num_hidden_layers(1000);
+  model.set_num_attention_heads(1024);
+  model.set_head_dim(4096);
+  model.set_intermediate_size(1 << 20);
+  spec.mutable_data()->set_sequence_length(1 << 20);
+  spec.mutable_data()->set_stride(1 << 20);
+  spec.mutable_batch()->set_global_batch_size(1 << 20);
+  spec.mutable_batch()->set_micro_batch_size(1 << 16);
+  spec.mutable_parallel()->set_max_workers(16);
+  spec.mutable_parallel()->set_bucket_bytes(1024);
+  const v1::JobPlan plan = Plan(ResolveJobSpec(spec).value(), 1 << 30);
+
+  EXPECT_FALSE(plan.fits());
+  for (const v1::JobPlanRow& row : plan.rows()) {
+    EXPECT_GT(row.memory().device_bytes(), int64_t{1} << 50);
+    EXPECT_GT(row.memory().peak_bytes(), row.memory().device_bytes());
+    EXPECT_GT(row.traffic().reduction_bytes(), int64_t{1} << 50);
+  }
+}
+
 TEST(JobPlanTest, TimesComeFromRates) {
   v1::JobSpec spec = Spec();
   v1::PlannedWorker worker = WorkerOf(0);

@@ -20,11 +20,10 @@ int64_t Sum(const UnitSlots& slots) {
 
 MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
                       const TrainingShape& shape) {
-  const ReductionPlan buckets =
-      MakeReductionPlan(layout, shape.bucket_bytes / kFloat);
   const StateSizes state =
       StateSizesOf(layout, shape.zero_stage,
-                   OwnedElementCount(buckets, shape.rank, shape.world),
+                   OwnedElementCount(layout, shape.bucket_bytes / kFloat,
+                                     shape.rank, shape.world),
                    shape.decoder.bfloat16);
   DecoderArrays arrays;
   const DecoderBytes decoder =

@@ -69,6 +69,19 @@ TEST(MemoryPlanTest, WhatIsShardedAddsUpToTheWhole) {
   }
 }
 
+TEST(MemoryPlanTest, WhatIsOwnedIsWhatTheShardsAre) {
+  const Layout layout = MakeLayout(Small(ModelFamily::kLlama));
+  for (const int64_t bucket_elements : {16, 100, 256, 1 << 20}) {
+    const ReductionPlan buckets = MakeReductionPlan(layout, bucket_elements);
+    for (int world = 1; world <= 5; ++world) {
+      for (int rank = 0; rank < world; ++rank) {
+        EXPECT_EQ(OwnedElementCount(layout, bucket_elements, rank, world),
+                  ShardsOf(layout, buckets, rank, world).element_count);
+      }
+    }
+  }
+}
+
 TEST(MemoryPlanTest, RankZeroNeedsTheMost) {
   for (int world = 2; world <= 9; ++world) {
     for (int stage = 0; stage <= kZeroStageMax; ++stage) {

@@ -49,10 +49,17 @@ OwnedShards ShardsOf(const Layout& layout, const ReductionPlan& plan, int rank,
   return owned;
 }
 
-int64_t OwnedElementCount(const ReductionPlan& plan, int rank, int world) {
+int64_t OwnedElementCount(const Layout& layout, int64_t bucket_elements,
+                          int rank, int world) {
+  // Buckets of one size are alike, and there may be very many.
+  const auto shard = [&](int64_t n) {
+    return ShardOf({0, n}, rank, world).element_count;
+  };
   int64_t count = 0;
-  for (const Bucket& bucket : plan.buckets) {
-    count += ShardOf(bucket.range, rank, world).element_count;
+  for (const Unit& unit : layout.units) {
+    const int64_t n = unit.range.element_count;
+    count += n / bucket_elements * shard(bucket_elements) +
+             shard(n % bucket_elements);
   }
   return count;
 }

@@ -57,8 +57,9 @@ ReductionPlan MakeReductionPlan(const Layout& layout, int64_t bucket_elements);
 OwnedShards ShardsOf(const Layout& layout, const ReductionPlan& plan, int rank,
                      int world);
 
-// OwnedShards::element_count alone.
-int64_t OwnedElementCount(const ReductionPlan& plan, int rank, int world);
+// OwnedShards::element_count alone, of buckets of so many elements.
+int64_t OwnedElementCount(const Layout& layout, int64_t bucket_elements,
+                          int rank, int world);
 
 // Of ZeRO: which parts of the state a rank holds its shards of only.
 inline constexpr int kZeroStageMax = 3;

@@ -9,37 +9,50 @@
 namespace lockstep {
 namespace {
 
-// Of unit `unit`'s gradient, once.
-int64_t ReductionBytes(const ReductionPlan& buckets, int unit,
-                       const TrafficShape& s, bool wide) {
-  int64_t bytes = AllReduceBytes(buckets.bucket_count[unit], s.rank, s.world);
-  for (int i = 0; i < buckets.bucket_count[unit]; ++i) {
-    bytes += BucketReductionBytes(
-        buckets.buckets[buckets.first_bucket[unit] + i].range.element_count,
-        wide, s);
+// No product is larger, so that sums of them do not overflow.
+constexpr int64_t kBytesMax = int64_t{1} << 60;
+
+int64_t Times(int64_t count, int64_t bytes) {
+  return bytes > kBytesMax / count ? kBytesMax : count * bytes;
+}
+
+// The sum over a unit's buckets, of which all but the last are alike.
+template <typename F>
+int64_t SumOverBuckets(const Layout& layout, int unit, int64_t bucket_elements,
+                       F of_bucket) {
+  const int64_t n = layout.units[unit].range.element_count;
+  const int64_t rest = n % bucket_elements;
+  int64_t sum = rest > 0 ? of_bucket(rest) : 0;
+  if (n >= bucket_elements) {
+    sum += n / bucket_elements * of_bucket(bucket_elements);
   }
-  return bytes;
+  return sum;
+}
+
+// Of unit `unit`'s gradient, once.
+int64_t ReductionBytes(const Layout& layout, int unit, const TrafficShape& s,
+                       bool wide) {
+  const int64_t n = layout.units[unit].range.element_count;
+  const int64_t bucket_count = (n + s.bucket_elements - 1) / s.bucket_elements;
+  return AllReduceBytes(bucket_count, s.rank, s.world) +
+         SumOverBuckets(layout, unit, s.bucket_elements, [&](int64_t bucket) {
+           return BucketReductionBytes(bucket, wide, s);
+         });
 }
 
 // Of unit `unit`'s parameters, once.
-int64_t GatherBytes(const ReductionPlan& buckets, int unit,
-                    const TrafficShape& s) {
-  int64_t bytes = 0;
-  for (int i = 0; i < buckets.bucket_count[unit]; ++i) {
-    bytes += AllGatherBytes(
-        buckets.buckets[buckets.first_bucket[unit] + i].range.element_count,
-        sizeof(float), s.rank, s.world);
-  }
-  return bytes;
+int64_t GatherBytes(const Layout& layout, int unit, const TrafficShape& s) {
+  return SumOverBuckets(layout, unit, s.bucket_elements, [&](int64_t bucket) {
+    return AllGatherBytes(bucket, sizeof(float), s.rank, s.world);
+  });
 }
 
-int64_t GatherBytesOfStep(const Layout& layout, const ReductionPlan& buckets,
-                          const TrafficShape& s) {
+int64_t GatherBytesOfStep(const Layout& layout, const TrafficShape& s) {
   if (!ShardsOptimizer(s.zero_stage)) return 0;
   int64_t bytes = 0;
   if (!ShardsParameters(s.zero_stage)) {
     for (size_t u = 0; u < layout.units.size(); ++u) {
-      bytes += GatherBytes(buckets, static_cast<int>(u), s);
+      bytes += GatherBytes(layout, static_cast<int>(u), s);
     }
     return bytes;
   }
@@ -53,14 +66,14 @@ int64_t GatherBytesOfStep(const Layout& layout, const ReductionPlan& buckets,
       int& slot = held[SlotOfUnit(layout, call.unit)];
       if (slot == call.unit) continue;
       slot = call.unit;
-      sum += GatherBytes(buckets, call.unit, s);
+      sum += GatherBytes(layout, call.unit, s);
     }
     return sum;
   };
   // From the second pass on all are alike: each begins with what the one before
   // it left.
   bytes = pass();
-  if (s.round_count > 1) bytes += (s.round_count - 1) * pass();
+  if (s.round_count > 1) bytes += Times(s.round_count - 1, pass());
   return bytes;
 }
 
@@ -75,20 +88,19 @@ int64_t BucketReductionBytes(int64_t n, bool wide, const TrafficShape& s) {
              : AllReduceBytes(word_count, s.rank, s.world);
 }
 
-TrafficPlan PlanTraffic(const Layout& layout, const ReductionPlan& buckets,
-                        const TrafficShape& s) {
+TrafficPlan PlanTraffic(const Layout& layout, const TrafficShape& s) {
   TrafficPlan plan;
   if (s.world == 1) return plan;
   const int64_t reduction_count =
       ShardsGradients(s.zero_stage) ? s.round_count : 1;
   for (size_t u = 0; u < layout.units.size(); ++u) {
     const int unit = static_cast<int>(u);
-    plan.reduction_bytes +=
-        reduction_count * ReductionBytes(buckets, unit, s, /*wide=*/false);
-    plan.wide_reduction_bytes +=
-        reduction_count * ReductionBytes(buckets, unit, s, /*wide=*/true);
+    plan.reduction_bytes += ReductionBytes(layout, unit, s, /*wide=*/false);
+    plan.wide_reduction_bytes += ReductionBytes(layout, unit, s, /*wide=*/true);
   }
-  plan.gather_bytes = GatherBytesOfStep(layout, buckets, s);
+  plan.reduction_bytes = Times(reduction_count, plan.reduction_bytes);
+  plan.wide_reduction_bytes = Times(reduction_count, plan.wide_reduction_bytes);
+  plan.gather_bytes = GatherBytesOfStep(layout, s);
   const auto tensor_count = static_cast<int64_t>(layout.tensors.size());
   plan.commit_bytes =
       AllReduceBytes(CommitMaximaWords(tensor_count), s.rank, s.world) +

@@ -13,8 +13,9 @@ struct TrafficShape {
   int zero_stage = 0;
   int rank = 0;
   int world = 1;
-  int64_t round_count =
-      1;  // The most micro-batches that a rank runs in a step.
+  int64_t bucket_elements = 1;
+  // The most micro-batches that a rank runs in a step.
+  int64_t round_count = 1;
   bool tied_head = false;
 };
 
@@ -37,8 +38,7 @@ struct TrafficPlan {
 // Of one reduction of a bucket of n elements; wide: with 64 bits an element.
 int64_t BucketReductionBytes(int64_t n, bool wide, const TrafficShape& shape);
 
-TrafficPlan PlanTraffic(const Layout& layout, const ReductionPlan& buckets,
-                        const TrafficShape& shape);
+TrafficPlan PlanTraffic(const Layout& layout, const TrafficShape& shape);
 
 }  // namespace lockstep
 

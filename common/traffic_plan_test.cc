@@ -21,8 +21,9 @@ Layout EvenLayout(bool tied = true) {
 
 constexpr int64_t kBucketElements = 8192;
 
-TrafficPlan Plan(const Layout& layout, const TrafficShape& shape) {
-  return PlanTraffic(layout, MakeReductionPlan(layout, kBucketElements), shape);
+TrafficPlan Plan(const Layout& layout, TrafficShape shape) {
+  shape.bucket_elements = kBucketElements;
+  return PlanTraffic(layout, shape);
 }
 
 TEST(TrafficPlanTest, AWorldOfOneSendsNothing) {

@@ -337,7 +337,6 @@ TEST(GradientReducerTest, WithoutOverlapReductionsStartAfterBackward) {
   });
 }
 
-// All ranks together: 2 n (W - 1) of 8 bytes, the commit's words included.
 TEST(GradientReducerTest, SentBytesAreThePlans) {
   const Layout layout = FakeLayout();
   // A spike is too large for 32 bits.
@@ -354,8 +353,10 @@ TEST(GradientReducerTest, SentBytesAreThePlans) {
       for (const BucketTrace& bucket : trace.buckets) {
         EXPECT_EQ(bucket.wide, spike > 1);
       }
-      const TrafficPlan plan = PlanTraffic(layout, rank.reducer().plan(),
-                                           {.rank = r, .world = 3});
+      const TrafficPlan plan = PlanTraffic(
+          layout, {.rank = r,
+                   .world = 3,
+                   .bucket_elements = ThreeRanks().bucket_bytes / 4});
       EXPECT_EQ(trace.sent_bytes,
                 plan.commit_bytes + (spike > 1 ? plan.wide_reduction_bytes
                                                : plan.reduction_bytes))

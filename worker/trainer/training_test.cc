@@ -10,7 +10,6 @@
 #include "absl/synchronization/notification.h"
 #include "common/memory_plan.h"
 #include "common/sha256.h"
-#include "common/sharding.h"
 #include "common/spec.h"
 #include "common/traffic_plan.h"
 #include "gmock/gmock.h"
@@ -247,13 +246,10 @@ void ExpectAsPlanned(const v1::JobSpec& spec,
           .zero_stage = resolved.parallel().zero_stage(),
           .rank = rank,
           .world = world,
+          .bucket_elements = resolved.parallel().bucket_bytes() / 4,
           .round_count = round_count,
           .tied_head = job.model().tied_head};
-      const TrafficPlan traffic =
-          PlanTraffic(job.layout(),
-                      MakeReductionPlan(job.layout(),
-                                        resolved.parallel().bucket_bytes() / 4),
-                      shape);
+      const TrafficPlan traffic = PlanTraffic(job.layout(), shape);
       int64_t wide_count = 0;
       int64_t narrow_count = 0;
       for (int64_t step = 0; step < 3; ++step) {
