@@ -142,9 +142,11 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(
   absl::StatusOr<JobRequest> job = ToJobRequest(*request);
   if (!job.ok()) return Answer(context, job.status());
   if (const auto model = ModelOf(job->spec); model.has_value()) {
+    // With more workers than it starts on, the table would not fit a status.
+    v1::JobSpec least = job->spec;
+    least.mutable_parallel()->set_max_workers(least.parallel().min_workers());
     const v1::JobPlan plan = lockstep::PlanJob(
-        job->spec, *model,
-        PlannedWorkerFor(job->spec, AllWorkers(shell_.board())));
+        least, *model, PlannedWorkerFor(least, AllWorkers(shell_.board())));
     if (!plan.fits()) job->plan = PlanText(plan);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -372,12 +372,15 @@ TEST_F(ServiceTest, AJobThatFitsNoWorkerIsRefusedWithItsPlan) {
   small.device().set_memory_bytes(1 << 20);
   small.Connect();
 
+  v1::JobSpec spec = MakeJobSpec("/out", 5);
+  spec.mutable_batch()->set_global_batch_size(1 << 13);
+  spec.mutable_parallel()->set_max_workers(4096);
   v1::Job job;
-  const grpc::Status status =
-      Submit(MakeJobSpec("/out", 5), "request", &job);
+  const grpc::Status status = Submit(spec, "request", &job);
 
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("ZERO WORKERS"));
+  EXPECT_LT(status.error_message().size(), 4000u);
   EXPECT_THAT(status.error_message(), HasSubstr("What would make it fit"));
 }
 
