@@ -148,7 +148,8 @@ TEST_F(LockstepTest, WrongUsageIsOneErrorAndCode2) {
     const char* error;
   } const kCases[] = {
       {{"sumbit"}, "no such command: sumbit; did you mean submit?"},
-      {{"frobnicate"}, "no such command: frobnicate; there are run, plan, submit, "},
+      {{"frobnicate"},
+       "no such command: frobnicate; there are run, plan, submit, "},
       {{"submit"}, "FILE is required"},
       {{"get"}, "JOB is required"},
       {{"list", "extra"}, "not expected: extra"},
@@ -379,9 +380,8 @@ TEST_F(LockstepTest, PlanWithMemoryAsksNoCoordinator) {
 }
 
 TEST_F(LockstepTest, PlanSaysThatAFolderMustBeReadableHere) {
-  const Result result =
-      Run({"plan", job_file_, "--set",
-           "model={hugging_face_folder: /no/such/folder}"});
+  const Result result = Run({"plan", job_file_, "--set",
+                             "model={hugging_face_folder: /no/such/folder}"});
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_THAT(result.err, HasSubstr("a plan needs to read it here"));
   EXPECT_EQ(coordinator_->call_count(), 0);

@@ -11,6 +11,7 @@
 #include "common/job_plan.h"
 #include "common/spec.h"
 #include "common/status.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/hugging_face.h"
 
 namespace lockstep::cli {
@@ -39,6 +40,14 @@ v1::PlannedWorker GivenWorker(const PlanOptions& options) {
 // The model, wherever the spec has it; the folder must be readable here.
 absl::StatusOr<ModelConfig> ReadModel(const v1::JobSpec& spec) {
   if (const auto model = ModelOf(spec); model.has_value()) return *model;
+  if (spec.model().has_checkpoint()) {
+    const std::string& from = spec.model().checkpoint().folder();
+    const auto checkpoint = Checkpoint::Open(from);
+    if (checkpoint.ok()) return checkpoint->info().model;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.checkpoint.folder: a plan needs to read it here, and ",
+        checkpoint.status().message(), "; plan where the workers run"));
+  }
   const std::string& folder = spec.model().hugging_face_folder();
   const auto model = HuggingFaceModel::Open(folder);
   if (!model.ok()) {
@@ -93,8 +102,9 @@ int Plan(const PlanOptions& options, CommandLine& line) {
   Environment& env = line.env;
   const auto file = ReadJobFile(options.file, env);
   if (!file.ok()) return Fail(env, file.status());
-  const bool here =
-      options.memory_gib > 0 || file->spec().model().has_hugging_face_folder();
+  const v1::ModelSpec& model = file->spec().model();
+  const bool here = options.memory_gib > 0 || model.has_hugging_face_folder() ||
+                    model.has_checkpoint();
   const auto plan =
       here ? PlanHere(options, *file, line) : PlanThere(options, *file, line);
   if (!plan.ok()) return Fail(env, plan.status());

@@ -36,7 +36,8 @@ class Planner {
                       {.decoder = DecoderShapeOf(spec_, worker_.thread_count()),
                        .bucket_bytes = spec_.parallel().bucket_bytes(),
                        .zero_stage = stage,
-                       .world = world});
+                       .world = world,
+                       .checkpoints = SavesCheckpoints(spec_)});
   }
   bool Fits(const MemoryPlan& memory) const {
     return worker_.memory_bytes() <= 0 ||
@@ -168,6 +169,7 @@ v1::JobPlanRow Planner::Row(int stage, int world) const {
   m.set_workspace_bytes(memory[kWorkspace]);
   m.set_commit_bytes(memory[kCommit]);
   m.set_device_bytes(memory.device_bytes);
+  m.set_checkpoint_bytes(memory.checkpoint_bytes);
   m.set_load_bytes(memory.load_bytes());
   m.set_training_bytes(memory.training_bytes());
   m.set_save_bytes(memory.save_bytes());
@@ -392,9 +394,10 @@ v1::JobPlan PlanJob(const v1::JobSpec& spec, const ModelConfig& model,
 std::optional<MemoryNeeds> MemoryNeedsOf(const v1::JobSpec& spec) {
   const std::optional<ModelConfig> model = ModelOf(spec);
   if (!model.has_value()) return std::nullopt;
-  return MemoryNeedsOf(
-      *model, MakeLayout(*model), DecoderShapeOf(spec, /*thread_count=*/1),
-      spec.parallel().bucket_bytes(), spec.parallel().min_workers());
+  return MemoryNeedsOf(*model, MakeLayout(*model),
+                       DecoderShapeOf(spec, /*thread_count=*/1),
+                       spec.parallel().bucket_bytes(),
+                       spec.parallel().min_workers(), SavesCheckpoints(spec));
 }
 
 std::string PlanText(const v1::JobPlan& plan) {
@@ -442,7 +445,8 @@ std::string PlanText(const v1::JobPlan& plan) {
             BytesText(m.accumulators_bytes() + m.staging_units_bytes()),
             BytesText(m.optimizer_bytes()), BytesText(m.activations_bytes()),
             BytesText(m.gradients_bytes() + m.logits_bytes() +
-                      m.workspace_bytes() + m.commit_bytes()),
+                      m.workspace_bytes() + m.commit_bytes() +
+                      m.checkpoint_bytes()),
             BytesText(m.load_bytes()), BytesText(m.peak_bytes()),
             worker.memory_bytes() <= 0 ? "?"
             : row.fits()               ? "yes"

@@ -20,11 +20,10 @@ int64_t Sum(const UnitSlots& slots) {
 
 MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
                       const TrainingShape& shape) {
+  const int64_t owned = OwnedElementCount(layout, shape.bucket_bytes / kFloat,
+                                          shape.rank, shape.world);
   const StateSizes state =
-      StateSizesOf(layout, shape.zero_stage,
-                   OwnedElementCount(layout, shape.bucket_bytes / kFloat,
-                                     shape.rank, shape.world),
-                   shape.decoder.bfloat16);
+      StateSizesOf(layout, shape.zero_stage, owned, shape.decoder.bfloat16);
   DecoderArrays arrays;
   const DecoderBytes decoder =
       PlaceDecoderArrays(config, layout, shape.decoder, nullptr, arrays);
@@ -53,12 +52,14 @@ MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,
     plan.host_unit_bytes =
         std::max(plan.host_unit_bytes, unit.range.element_count * kFloat);
   }
+  // A parameter and two moments of what it owns, at every stage.
+  if (shape.checkpoints) plan.checkpoint_bytes = 3 * owned * kFloat;
   return plan;
 }
 
 MemoryNeeds MemoryNeedsOf(const ModelConfig& config, const Layout& layout,
                           const DecoderShape& decoder, int64_t bucket_bytes,
-                          int world) {
+                          int world, bool checkpoints) {
   MemoryNeeds needs;
   const DecoderWorkspace workspace = WorkspaceOf(config, decoder);
   needs.workspace_bytes = workspace.shared_bytes;
@@ -68,7 +69,8 @@ MemoryNeeds MemoryNeedsOf(const ModelConfig& config, const Layout& layout,
                                        {.decoder = decoder,
                                         .bucket_bytes = bucket_bytes,
                                         .zero_stage = stage,
-                                        .world = world});
+                                        .world = world,
+                                        .checkpoints = checkpoints});
     needs.stage_bytes[stage] = plan.peak_bytes() - plan[MemoryItem::kWorkspace];
   }
   return needs;

@@ -23,6 +23,7 @@ struct TrainingShape {
   int zero_stage = 0;
   int rank = 0;
   int world = 1;
+  bool checkpoints = false;  // Are made.
 };
 
 enum class MemoryItem {
@@ -64,11 +65,16 @@ struct MemoryPlan {
   // and in saving only.
   int64_t host_unit_bytes = 0;
 
+  // Host memory of the copy that checkpoints are written from.
+  int64_t checkpoint_bytes = 0;
+
   // Where the device is the host's processor: all that the process has.
   int64_t load_bytes() const {
     return kProcessBytes + load_device_bytes + host_unit_bytes;
   }
-  int64_t training_bytes() const { return kProcessBytes + device_bytes; }
+  int64_t training_bytes() const {
+    return kProcessBytes + device_bytes + checkpoint_bytes;
+  }
   int64_t save_bytes() const { return training_bytes() + host_unit_bytes; }
   int64_t peak_bytes() const { return std::max(load_bytes(), save_bytes()); }
 };
@@ -92,7 +98,7 @@ struct MemoryNeeds {
 // Of rank 0, which needs the most.
 MemoryNeeds MemoryNeedsOf(const ModelConfig& config, const Layout& layout,
                           const DecoderShape& decoder, int64_t bucket_bytes,
-                          int world);
+                          int world, bool checkpoints);
 
 // layout: MakeLayout(config).
 MemoryPlan PlanMemory(const ModelConfig& config, const Layout& layout,

@@ -116,7 +116,7 @@ struct Prepare {
   int rank = 0;
   std::vector<WorkerId> workers;  // In order of rank; as many as the world.
   std::shared_ptr<const std::string> spec;  // Serialized JobSpec; not null.
-  std::optional<int> zero_stage;  // Takes the place of the spec's.
+  std::optional<int> zero_stage;            // Takes the place of the spec's.
 };
 
 // All ranks are prepared: connect and train.

@@ -603,6 +603,11 @@ int64_t TokensPerStep(const v1::JobSpec& spec) {
          spec.data().sequence_length();
 }
 
+bool SavesCheckpoints(const v1::JobSpec& spec) {
+  return spec.checkpoint().every_steps() > 0 ||
+         spec.checkpoint().every_minutes() > 0;
+}
+
 bool KnowsMaxSteps(const v1::JobSpec& spec) {
   return spec.schedule().length_case() != v1::ScheduleSpec::kEpochs;
 }

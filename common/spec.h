@@ -37,6 +37,9 @@ int64_t MicroBatchesPerStep(const v1::JobSpec& spec);
 // Tokens that one optimizer step predicts, over all workers; 1 to 2^40.
 int64_t TokensPerStep(const v1::JobSpec& spec);
 
+// Whether the job makes checkpoints.
+bool SavesCheckpoints(const v1::JobSpec& spec);
+
 // Whether the spec alone says how many steps there are (not with `epochs`).
 bool KnowsMaxSteps(const v1::JobSpec& spec);
 

@@ -13,12 +13,10 @@ namespace {
 bool SameDurable(const JobRecord& a, const JobRecord& b) {
   return std::tie(a.id, a.order, a.request_id, a.spec_digest, a.spec, a.needs,
                   a.state, a.numeric_class, a.zero_stage, a.generation,
-                  a.members,
-                  a.create_time, a.start_time, a.end_time) ==
+                  a.members, a.create_time, a.start_time, a.end_time) ==
          std::tie(b.id, b.order, b.request_id, b.spec_digest, b.spec, b.needs,
                   b.state, b.numeric_class, b.zero_stage, b.generation,
-                  b.members,
-                  b.create_time, b.start_time, b.end_time);
+                  b.members, b.create_time, b.start_time, b.end_time);
 }
 
 std::string Describe(const GenerationKey& key) {

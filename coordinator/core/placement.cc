@@ -1,14 +1,14 @@
 // Which job gets which workers.
 //
 // A job never mixes numeric classes of workers, and keeps to the one of its
-// first generation; one that computes in bfloat16 gets workers that can, and all
-// get workers with the memory that they need.  A job that names no ZeRO stage
-// keeps the lowest at which min_workers held it when it was first placed: with
-// more it needs less.  Jobs are looked at by priority, then age.  One that can be placed is: all of
-// min_workers or none, then up to max_workers.  One that cannot, although
-// enough workers of a class are present, waits for busy ones: no job behind it
-// gets workers of that class, or it might wait for ever.  One for which too few
-// workers are present at all holds up nobody.
+// first generation; one that computes in bfloat16 gets workers that can, and
+// all get workers with the memory that they need.  A job that names no ZeRO
+// stage keeps the lowest at which min_workers held it when it was first placed:
+// with more it needs less.  Jobs are looked at by priority, then age.  One that
+// can be placed is: all of min_workers or none, then up to max_workers.  One
+// that cannot, although enough workers of a class are present, waits for busy
+// ones: no job behind it gets workers of that class, or it might wait for ever.
+// One for which too few workers are present at all holds up nobody.
 //
 // Who is silent is present until it is lost: a stream that breaks for a moment
 // lets nobody overtake.
@@ -180,9 +180,9 @@ void Coordinator::PlaceJobs(Moment now, Effects& effects) {
         }
       }
       if (best != nullptr) {
-        chosen.workers.resize(std::min({static_cast<int>(chosen.workers.size()),
-                                        needs.max_workers,
-                                        needs.micro_batches}));
+        chosen.workers.resize(
+            std::min({static_cast<int>(chosen.workers.size()),
+                      needs.max_workers, needs.micro_batches}));
         BeginGeneration(now, job, chosen.workers, chosen.zero_stage, effects);
         std::erase_if(best->free, [&](const Worker* worker) {
           return std::count(chosen.workers.begin(), chosen.workers.end(),

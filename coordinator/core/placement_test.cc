@@ -447,8 +447,8 @@ TEST_F(MemoryTest, WorkersThatDoNotHoldAJobAreNotPlaced) {
 TEST_F(MemoryTest, AJobThatWaitsForLargerWorkersSaysSoAndHoldsUpNobody) {
   AttachWith("a", 100);
   AttachWith("b", 39);
-  const JobId job = Submit(
-      {.min_workers = 2, .memory = needs_, .zero_stage = std::nullopt});
+  const JobId job =
+      Submit({.min_workers = 2, .memory = needs_, .zero_stage = std::nullopt});
 
   EXPECT_EQ(Job(job).state, JobState::kQueued);
   EXPECT_EQ(Reason(job),

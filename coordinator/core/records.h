@@ -70,7 +70,7 @@ struct JobRecord {
   std::string numeric_class;  // Fixed by the first generation; empty before.
   // As the spec says, else fixed by the first generation; none before.
   std::optional<int> zero_stage;
-  int64_t generation = 0;  // Last one begun; 0 before the first.
+  int64_t generation = 0;         // Last one begun; 0 before the first.
   std::vector<WorkerId> members;  // Of that generation, by rank; empty when the
                                   // job has none.
   int failure_count = 0;          // Since the last step that was new.

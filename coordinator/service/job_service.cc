@@ -88,7 +88,7 @@ absl::Status PlanNow(const Board& board, const v1::PlanJobRequest& request,
   const std::optional<ModelConfig> model = ModelOf(spec);
   if (!model.has_value()) {
     return absl::FailedPreconditionError(
-        "model.hugging_face_folder: the workers read it, and the coordinator "
+        "model: the workers read its folder, and the coordinator "
         "does not know how large the model is; `lockstep plan` plans it where "
         "the folder can be read");
   }

@@ -93,9 +93,8 @@ auto Fields(const JobRecord& record) {
   return std::tuple(id, order, request_id, digest, *spec, priority, min_workers,
                     max_workers, micro_batches, failures_max, output, bfloat16,
                     state, reason, numeric_class, zero_stage, generation,
-                    members,
-                    failure_count, committed, best, max_steps, create, start,
-                    end);
+                    members, failure_count, committed, best, max_steps, create,
+                    start, end);
 }
 
 TEST_F(StoreTest, AJobComesBackWithEveryField) {

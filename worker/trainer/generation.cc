@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
+#include "common/spec.h"
 #include "common/status.h"
 #include "common/time_proto.h"
 #include "worker/comm/loopback_communicator.h"
@@ -258,9 +259,7 @@ absl::Status Generation::RestoreAt(int64_t first_step) {
 
 absl::Status Generation::MakeCheckpointer(const Start& start) {
   const v1::CheckpointSpec& spec = job_->spec().checkpoint();
-  if (spec.every_steps() == 0 && spec.every_minutes() == 0) {
-    return absl::OkStatus();
-  }
+  if (!SavesCheckpoints(job_->spec())) return absl::OkStatus();
   ASSIGN_OR_RETURN(checkpointer_,
                    Checkpointer::Create(
                        job_->layout(), training_->owned(),
