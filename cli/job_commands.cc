@@ -95,6 +95,91 @@ docs/job-file.md explains every field of a job file.)");
   });
 }
 
+// --- ledger
+
+// What is wrong with the rows, which should have each micro-batch of each step
+// once; empty if nothing is.
+std::string LedgerFault(const v1::Job& job) {
+  const int64_t micro_batches = job.spec().batch().global_batch_size() /
+                                job.spec().batch().micro_batch_size();
+  int64_t next = 0;
+  for (const v1::LedgerRow& row : job.ledger()) {
+    if (row.first_step() != next) {
+      return absl::StrCat("steps from ", next,
+                          " on are not accounted for once");
+    }
+    next = row.end_step();
+    int64_t batch = 0;
+    for (const v1::MicroBatchRange& range : row.micro_batches()) {
+      if (range.count() > 0 && range.first() != batch) break;
+      batch += range.count();
+    }
+    if (batch != micro_batches) {
+      return absl::StrCat("generation ", row.generation(), ": micro-batch ",
+                          batch, " is not accounted for once");
+    }
+  }
+  if (next < job.progress().step_count()) {
+    return absl::StrCat("steps from ", next, " on are not accounted for");
+  }
+  return "";
+}
+
+int Ledger(const std::string& name, CommandLine& line) {
+  Environment& env = line.env;
+  const auto client = Connect(line);
+  if (!client.ok()) return Fail(env, client.status());
+  const auto job = (*client)->GetJob(WithPrefix(kJobs, name));
+  if (!job.ok()) return Fail(env, job.status());
+  Table table({{.title = "STEPS"},
+               {.title = "GEN", .right = true},
+               {.title = "WORKERS AND THEIR MICRO-BATCHES"}});
+  int64_t end = 0;
+  for (const v1::LedgerRow& row : job->ledger()) {
+    std::vector<std::string> workers;
+    for (int i = 0; i < row.workers_size(); ++i) {
+      const v1::MicroBatchRange& range = row.micro_batches(i);
+      workers.push_back(
+          absl::StrCat(WithoutPrefix("workers/", row.workers(i)), " ",
+                       range.count() == 0
+                           ? "-"
+                           : absl::StrCat(range.first(), " to ",
+                                          range.first() + range.count() - 1)));
+    }
+    table.Add({row.end_step() > row.first_step()
+                   ? absl::StrCat(row.first_step(), " to ", row.end_step() - 1)
+                   : "none yet",
+               absl::StrCat(row.generation()), absl::StrJoin(workers, ", ")});
+    end = row.end_step();
+  }
+  table.Print(env.out);
+  if (const std::string fault = LedgerFault(*job); !fault.empty()) {
+    return Fail(env, absl::DataLossError(fault));
+  }
+  env.out << end << " steps of " << job->spec().batch().global_batch_size()
+          << " sequences, each once\n";
+  return kExitOk;
+}
+
+void AddLedger(CLI::App* app, CommandLine* line) {
+  auto name = std::make_shared<std::string>();
+  CLI::App* command = app->add_subcommand(
+      "ledger", "Which workers took which steps of a job, each once");
+  command->add_option("JOB", *name, "Its name, with or without jobs/")
+      ->required();
+  AddConnectionOptions(command, line);
+  command->footer(R"(
+As the trainers and their checkpoints say.  Steps that were taken and lost are
+the later generation's, which took them again.  Checks that every sequence of
+every committed step is accounted for once, and fails if not.
+
+Example:
+  lockstep ledger a1)");
+  command->callback([name, line] {
+    line->run = [name, line] { return Ledger(*name, *line); };
+  });
+}
+
 // --- get
 
 struct GetOptions {
@@ -356,6 +441,7 @@ void AddJobCommands(CLI::App* app, CommandLine* line) {
   AddGet(app, line);
   AddList(app, line);
   AddCancel(app, line);
+  AddLedger(app, line);
 }
 
 void AddJobFileOptions(CLI::App* command, JobFileOptions* options) {

@@ -50,6 +50,17 @@ struct Failure {
   friend bool operator==(const Failure&, const Failure&) = default;
 };
 
+// Which steps of a job a generation took, and who ran which micro-batches.
+struct LedgerRow {
+  int64_t generation = 0;
+  int64_t plan_version = 1;
+  int64_t first_step = 0;
+  int64_t end_step = 0;           // The first one that is not its own.
+  std::vector<WorkerId> workers;  // In order of rank.
+  std::vector<MicroBatchRange> micro_batches;  // Of each.
+  friend bool operator==(const LedgerRow&, const LedgerRow&) = default;
+};
+
 // A generation, as one rank sees it.
 struct HeldGeneration {
   GenerationKey key;
@@ -61,7 +72,10 @@ struct HeldGeneration {
   // makes the other ranks' Start of it.
   std::vector<std::string> addresses;  // Entry i for rank i; opaque.
   std::string nonce;                   // Of rank 0.
-  int64_t first_step = 0;          // Of rank 0: what there is to begin from.
+  // Of rank 0: the step that it can begin with, from kJoined on; and whose the
+  // steps before are, all of them, in order.
+  int64_t first_step = 0;
+  std::vector<LedgerRow> ledger;
   std::optional<Failure> failure;  // kFailed.
   std::string detail;              // For people.
   CollectivesInUse collectives = CollectivesInUse::kNone;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/printable.h"
 #include "common/serialize.h"
@@ -371,6 +372,56 @@ absl::StatusOr<Failure> FromProto(const v1::Failure& proto) {
   return failure;
 }
 
+v1::LedgerRow ToProto(const LedgerRow& row) {
+  v1::LedgerRow proto;
+  proto.set_generation(row.generation);
+  proto.set_plan_version(row.plan_version);
+  proto.set_first_step(row.first_step);
+  proto.set_end_step(row.end_step);
+  for (const WorkerId& worker : row.workers) {
+    proto.add_workers(absl::StrCat("workers/", worker.value));
+  }
+  for (const MicroBatchRange& range : row.micro_batches) {
+    v1::MicroBatchRange* out = proto.add_micro_batches();
+    out->set_first(static_cast<int32_t>(range.first));
+    out->set_count(static_cast<int32_t>(range.count));
+  }
+  return proto;
+}
+
+absl::StatusOr<LedgerRow> FromProto(const v1::LedgerRow& proto) {
+  LedgerRow row;
+  RETURN_IF_ERROR(RequireAtLeast("generation", proto.generation(), 1));
+  RETURN_IF_ERROR(RequireAtLeast("plan_version", proto.plan_version(), 1));
+  RETURN_IF_ERROR(RequireAtLeast("first_step", proto.first_step(), 0));
+  RETURN_IF_ERROR(
+      RequireAtLeast("end_step", proto.end_step(), proto.first_step()));
+  row.generation = proto.generation();
+  row.plan_version = proto.plan_version();
+  row.first_step = proto.first_step();
+  row.end_step = proto.end_step();
+  if (proto.workers_size() != proto.micro_batches_size()) {
+    return Fault(
+        "micro_batches",
+        absl::StrCat("one for each of workers, ", proto.workers_size()),
+        absl::StrCat(proto.micro_batches_size()));
+  }
+  for (const std::string& worker : proto.workers()) {
+    absl::string_view name = worker;
+    absl::ConsumePrefix(&name, "workers/");
+    if (!IsResourceId(name)) {
+      return Fault("workers", "the name of a worker", Quoted(worker));
+    }
+    row.workers.push_back({std::string(name)});
+  }
+  for (const v1::MicroBatchRange& range : proto.micro_batches()) {
+    RETURN_IF_ERROR(RequireAtLeast("first", range.first(), 0));
+    RETURN_IF_ERROR(RequireAtLeast("count", range.count(), 0));
+    row.micro_batches.push_back({range.first(), range.count()});
+  }
+  return row;
+}
+
 v1::HeldGeneration ToProto(const HeldGeneration& held) {
   v1::HeldGeneration proto;
   KeyToProto(held.key, proto);
@@ -383,6 +434,7 @@ v1::HeldGeneration ToProto(const HeldGeneration& held) {
   }
   proto.set_nonce(held.nonce);
   proto.set_first_step(held.first_step);
+  for (const LedgerRow& row : held.ledger) *proto.add_ledger() = ToProto(row);
   if (held.failure.has_value()) {
     *proto.mutable_failure() = ToProto(*held.failure);
   }
@@ -414,6 +466,11 @@ absl::StatusOr<HeldGeneration> FromProto(const v1::HeldGeneration& proto) {
   held.nonce = proto.nonce();
   RETURN_IF_ERROR(RequireAtLeast("first_step", proto.first_step(), 0));
   held.first_step = proto.first_step();
+  for (const v1::LedgerRow& row : proto.ledger()) {
+    absl::StatusOr<LedgerRow> parsed = FromProto(row);
+    if (!parsed.ok()) return Annotate(parsed.status(), "ledger");
+    held.ledger.push_back(*std::move(parsed));
+  }
   if (proto.has_failure()) {
     absl::StatusOr<Failure> failure = FromProto(proto.failure());
     if (!failure.ok()) return Annotate(failure.status(), "failure");

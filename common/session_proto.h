@@ -26,6 +26,7 @@ v1::Worker::Phase ToProto(Phase phase);
 v1::Worker::Collectives ToProto(CollectivesInUse collectives);
 v1::DeviceInfo ToProto(const DeviceDescription& device);
 v1::Failure ToProto(const Failure& failure);
+v1::LedgerRow ToProto(const LedgerRow& row);
 v1::HeldGeneration ToProto(const HeldGeneration& held);
 v1::WorkerStatus ToProto(const WorkerStatus& status);
 v1::Hello ToProto(const Hello& hello);

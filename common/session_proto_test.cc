@@ -92,6 +92,14 @@ v1::HeldGeneration FullHeld() {
   held.set_detail("waits");
   held.set_collectives(v1::Worker::SHARED_MEMORY);
   held.set_first_step(8);
+  v1::LedgerRow& row = *held.add_ledger();
+  row.set_generation(2);
+  row.set_plan_version(1);
+  row.set_first_step(3);
+  row.set_end_step(8);
+  row.add_workers("workers/w0");
+  row.add_micro_batches()->set_first(2);
+  row.mutable_micro_batches(0)->set_count(4);
   return held;
 }
 

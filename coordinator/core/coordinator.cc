@@ -756,6 +756,11 @@ void Coordinator::OnMemberReport(Moment now, Job& job, Worker& worker,
     dirty_jobs_.insert(job.record.id);
   }
   job.record.max_steps = std::max(job.record.max_steps, held.max_steps);
+  if (held.rank == 0 &&
+      (held.phase == Phase::kTraining || held.phase == Phase::kOutputReady ||
+       held.phase == Phase::kFinished)) {
+    NoteLedger(job, held);
+  }
   NoteCommit(now, job, held.committed_step_count);
   if (held.rank == 0 && held.phase == Phase::kFinished) {
     FinishJob(now, job, JobState::kCompleted, "", effects);
@@ -765,10 +770,34 @@ void Coordinator::OnMemberReport(Moment now, Job& job, Worker& worker,
   if (job.record.state == JobState::kRunning) AdvanceRunning(job, effects);
 }
 
+void Coordinator::NoteLedger(Job& job, const HeldGeneration& held) {
+  JobRecord& record = job.record;
+  if (!record.ledger.empty() &&
+      record.ledger.back().generation == record.generation) {
+    return;
+  }
+  record.ledger = held.ledger;
+  LedgerRow& own = record.ledger.emplace_back();
+  own.generation = record.generation;
+  own.first_step = held.first_step;
+  own.end_step = std::max(held.first_step, record.committed_step_count);
+  own.workers = record.members;
+  const auto world = static_cast<int>(record.members.size());
+  for (int rank = 0; rank < world; ++rank) {
+    own.micro_batches.push_back(
+        MicroBatchesOf(record.needs.micro_batches, rank, world));
+  }
+}
+
 void Coordinator::NoteCommit(Moment now, Job& job,
                              int64_t committed_step_count) {
   if (committed_step_count <= job.record.committed_step_count) return;
   job.record.committed_step_count = committed_step_count;
+  std::vector<LedgerRow>& ledger = job.record.ledger;
+  if (!ledger.empty() && ledger.back().generation == job.record.generation) {
+    ledger.back().end_step =
+        std::max(ledger.back().end_step, committed_step_count);
+  }
   std::optional<Instant>& last = job.generation->last_commit;
   if (last.has_value()) {
     job.generation->longest_gap =

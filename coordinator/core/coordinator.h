@@ -236,6 +236,8 @@ class Coordinator {
   void AdvanceForming(Moment now, Job& job, Effects& effects);
   void AdvanceRunning(Job& job, Effects& effects);
   void NoteCommit(Moment now, Job& job, int64_t committed_step_count);
+  // What rank 0, which trains, says of the steps before its generation's.
+  static void NoteLedger(Job& job, const HeldGeneration& held);
 
   // Ends the job's generation: the job recovers, or fails when the failure is
   // its own.

@@ -90,6 +90,34 @@ TEST_F(GenerationsTest, StartCarriesTheWholeAssignment) {
   }
 }
 
+// Begun where rank 0 can; whose the steps before are, it says.
+TEST_F(GenerationsTest, TheLedgerHasEveryStepOnce) {
+  Player& a = Attach("a");
+  Player& b = Attach("b");
+  const JobId job = Submit({.min_workers = 2, .micro_batches = 4});
+  const LedgerRow before{1, 1, 0, 7, {{"x"}}, {{0, 4}}};
+  a.Obeys();
+  a.status.held->first_step = 7;
+  a.status.held->ledger = {before};
+  a.Joins();
+  b.Obeys().Joins();
+  EXPECT_EQ(a.last<Start>().first_step, 7);
+  EXPECT_EQ(b.last<Start>().first_step, 7);
+  EXPECT_TRUE(Job(job).ledger.empty());
+
+  for (Player* p : {&a, &b}) {
+    p->status.held->committed_step_count = 7;
+    p->Is(Phase::kTraining);
+  }
+  LedgerRow own{1, 1, 7, 7, {{"a"}, {"b"}}, {{0, 2}, {2, 2}}};
+  EXPECT_EQ(Job(job).ledger, (std::vector<LedgerRow>{before, own}));
+
+  b.status.held->committed_step_count = 9;
+  b.Beat();
+  own.end_step = 9;
+  EXPECT_EQ(Job(job).ledger, (std::vector<LedgerRow>{before, own}));
+}
+
 TEST_F(GenerationsTest, ARankThatGaveTooFewAddressesIsNoneOfOurDeath) {
   Player& a = Attach("a");
   Player& b = Attach("b");

@@ -75,6 +75,11 @@ struct JobRecord {
                                   // job has none.
   int failure_count = 0;          // Since the last step that was new.
 
+  // Whose the steps are, in order and without gaps, as rank 0 said when the
+  // generation of the last row began; that row is the job's newest that
+  // trained.
+  std::vector<LedgerRow> ledger;
+
   // As known when last stored; the workers know better.
   int64_t committed_step_count = 0;  // Of the generation.
   int64_t best_step_count = 0;       // Most of any generation.

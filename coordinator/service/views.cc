@@ -54,6 +54,8 @@ void FillJob(const JobRecord& record, v1::Job& job) {
   if (record.end_time.has_value()) {
     *job.mutable_end_time() = TimeToProto(*record.end_time);
   }
+  job.clear_ledger();
+  for (const LedgerRow& row : record.ledger) *job.add_ledger() = ToProto(row);
   job.set_generation(record.generation);
   job.clear_workers();
   for (const WorkerId& member : record.members) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -23,21 +24,22 @@ INSERT INTO jobs (
   number, id, request_id, spec_digest, spec, priority, min_workers, max_workers,
   micro_batches, failures_max, output_directory, state, reason, numeric_class,
   generation, members, failure_count, committed_step_count, best_step_count,
-  max_steps, create_time, start_time, end_time, bfloat16, zero_stage)
+  max_steps, create_time, start_time, end_time, bfloat16, zero_stage,
+  ledger)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-  ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)
+  ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)
 ON CONFLICT (number) DO UPDATE SET
   state = ?12, reason = ?13, numeric_class = ?14, generation = ?15,
   members = ?16, failure_count = ?17, committed_step_count = ?18,
   best_step_count = ?19, max_steps = ?20, start_time = ?22, end_time = ?23,
-  zero_stage = ?25)";
+  zero_stage = ?25, ledger = ?26)";
 
 constexpr char kSelectJobs[] = R"(
 SELECT number, id, request_id, spec_digest, spec, priority, min_workers,
   max_workers, micro_batches, failures_max, output_directory, state, reason,
   numeric_class, generation, members, failure_count, committed_step_count,
   best_step_count, max_steps, create_time, start_time, end_time, progress,
-  bfloat16, zero_stage
+  bfloat16, zero_stage, ledger
 FROM jobs ORDER BY number)";
 
 constexpr char kInsertRow[] = R"(
@@ -78,9 +80,52 @@ std::optional<absl::Time> TimeAt(const SqliteStatement& row, int column) {
   return absl::FromUnixNanos(row.Int(column));
 }
 
-// Text that is bound must outlive the step: `members` is the caller's.
+std::string LedgerText(const std::vector<LedgerRow>& ledger) {
+  std::string text;
+  for (const LedgerRow& row : ledger) {
+    absl::StrAppend(&text, row.generation, " ", row.plan_version, " ",
+                    row.first_step, " ", row.end_step);
+    for (size_t i = 0; i < row.workers.size(); ++i) {
+      absl::StrAppend(&text, " ", row.workers[i].value, ":",
+                      row.micro_batches[i].first, "+",
+                      row.micro_batches[i].count);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+// Errors: DataLoss: it is none.
+absl::StatusOr<std::vector<LedgerRow>> ParseLedger(const std::string& text) {
+  std::vector<LedgerRow> ledger;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    LedgerRow& row = ledger.emplace_back();
+    bool sound = words.size() >= 4 &&
+                 absl::SimpleAtoi(words[0], &row.generation) &&
+                 absl::SimpleAtoi(words[1], &row.plan_version) &&
+                 absl::SimpleAtoi(words[2], &row.first_step) &&
+                 absl::SimpleAtoi(words[3], &row.end_step);
+    for (size_t i = 4; sound && i < words.size(); ++i) {
+      const std::vector<std::string> parts =
+          absl::StrSplit(words[i], absl::ByAnyChar(":+"));
+      MicroBatchRange& range = row.micro_batches.emplace_back();
+      sound = parts.size() == 3 && absl::SimpleAtoi(parts[1], &range.first) &&
+              absl::SimpleAtoi(parts[2], &range.count);
+      if (sound) row.workers.push_back({parts[0]});
+    }
+    if (!sound) {
+      return absl::DataLossError(
+          absl::StrCat("ledger: expected a row, got \"", line, "\""));
+    }
+  }
+  return ledger;
+}
+
+// Text that is bound must outlive the step: `members` and `ledger` are the
+// caller's.
 void BindJob(SqliteStatement& s, const JobRecord& record,
-             const std::string& members) {
+             const std::string& members, const std::string& ledger) {
   s.Bind(1, record.order);
   s.BindText(2, record.id.value);
   s.BindText(3, record.request_id);
@@ -110,6 +155,7 @@ void BindJob(SqliteStatement& s, const JobRecord& record,
   } else {
     s.BindNull(25);
   }
+  s.BindText(26, ledger);
 }
 
 absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
@@ -152,6 +198,12 @@ absl::StatusOr<StoredJob> JobAt(const SqliteStatement& s) {
   job.progress = s.Bytes(23);
   record.needs.bfloat16 = s.Int(24) != 0;
   if (!s.IsNull(25)) record.zero_stage = static_cast<int>(s.Int(25));
+  absl::StatusOr<std::vector<LedgerRow>> ledger = ParseLedger(s.Bytes(26));
+  if (!ledger.ok()) {
+    return Annotate(ledger.status(),
+                    absl::StrCat("jobs, number ", record.order));
+  }
+  record.ledger = *std::move(ledger);
   return job;
 }
 
@@ -342,7 +394,8 @@ absl::StatusOr<std::vector<bool>> SqliteStore::ApplyInTransaction(
                         [](std::string* out, const WorkerId& worker) {
                           out->append(worker.value);
                         });
-      BindJob(insert_job_, persist->record, members);
+      const std::string ledger = LedgerText(persist->record.ledger);
+      BindJob(insert_job_, persist->record, members, ledger);
       RETURN_IF_ERROR(insert_job_.Run());
       changed.push_back(true);
     } else if (const auto* erase = std::get_if<EraseJob>(&change)) {

@@ -87,14 +87,14 @@ std::vector<std::string> Metrics(
 auto Fields(const JobRecord& record) {
   const auto& [id, order, request_id, digest, spec, needs, state, reason,
                numeric_class, zero_stage, generation, members, failure_count,
-               committed, best, max_steps, create, start, end] = record;
+               ledger, committed, best, max_steps, create, start, end] = record;
   const auto& [priority, min_workers, max_workers, micro_batches, failures_max,
                output, bfloat16, memory] = needs;
   return std::tuple(id, order, request_id, digest, *spec, priority, min_workers,
                     max_workers, micro_batches, failures_max, output, bfloat16,
                     state, reason, numeric_class, zero_stage, generation,
-                    members, failure_count, committed, best, max_steps, create,
-                    start, end);
+                    members, failure_count, ledger, committed, best, max_steps,
+                    create, start, end);
 }
 
 TEST_F(StoreTest, AJobComesBackWithEveryField) {
@@ -115,6 +115,8 @@ TEST_F(StoreTest, AJobComesBackWithEveryField) {
   job.generation = 3;
   job.members = {{"w-0"}, {"w.1"}};
   job.failure_count = 2;
+  job.ledger = {{1, 1, 0, 7, {{"w-0"}}, {{0, 9}}},
+                {3, 2, 7, 11, {{"w-0"}, {"w.1"}}, {{0, 5}, {5, 4}}}};
   job.committed_step_count = 11;
   job.best_step_count = 12;
   job.max_steps = 13;

@@ -65,6 +65,11 @@ class CheckpointTest(harness.JobTest):
         self.assertEqual(self.checkpoint_hash(spec, 60), state)
         self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 60)
         self.assertGreater(max(self.first_steps(job).values()), 4)
+        ledger = self.lockstep("ledger", job).stdout
+        self.assertIn("60 steps of 16 sequences, each once", ledger)
+        rows = done["ledger"]
+        self.assertGreater(len(rows), 1)
+        self.assertEqual([int(r["first_step"]) for r in rows], [0] + [int(r["end_step"]) for r in rows[:-1]])
         table = self.lockstep("checkpoints", job).stdout
         self.assertIn("whole", table)
         self.assertIn(self.checkpoint_path(spec, 60), table)

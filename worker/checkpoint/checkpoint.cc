@@ -78,6 +78,21 @@ json ToJson(const CheckpointInfo& info) {
   j["source_folder"] = info.source_folder;
   j["update_count"] = info.update_count;
   j["skipped_in_a_row"] = info.skipped_in_a_row;
+  json& ledger = j["ledger"] = json::array();
+  for (const LedgerRow& row : info.ledger) {
+    json& r = ledger.emplace_back();
+    r["generation"] = row.generation;
+    r["plan_version"] = row.plan_version;
+    r["first_step"] = row.first_step;
+    r["end_step"] = row.end_step;
+    json& workers = r["workers"] = json::array();
+    for (size_t i = 0; i < row.workers.size(); ++i) {
+      json& worker = workers.emplace_back();
+      worker["name"] = row.workers[i].value;
+      worker["first"] = row.micro_batches[i].first;
+      worker["count"] = row.micro_batches[i].count;
+    }
+  }
   json& units = j["unit_powers"] = json::object();
   const Layout layout = MakeLayout(info.model);
   LS_CHECK(info.unit_powers.size() == layout.tensors.size());
@@ -124,6 +139,10 @@ class ManifestReader {
   }
   const json* Find(const char* name) {
     if (!status_.ok()) return nullptr;
+    if (!json_.is_object()) {
+      status_ = absl::InvalidArgumentError("expected a JSON object");
+      return nullptr;
+    }
     const auto it = json_.find(name);
     if (it != json_.end()) return &*it;
     status_ = absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
@@ -140,6 +159,44 @@ class ManifestReader {
   absl::Status status_;
 };
 
+// Rows that have each of `step_count` steps once.
+absl::StatusOr<std::vector<LedgerRow>> ParseLedger(const json& list,
+                                                   int64_t step_count) {
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError("ledger: expected a list");
+  }
+  std::vector<LedgerRow> ledger;
+  int64_t next = 0;
+  for (const json& entry : list) {
+    ManifestReader reader(entry);
+    LedgerRow& row = ledger.emplace_back();
+    row.generation = reader.Count("generation");
+    row.plan_version = reader.Count("plan_version");
+    row.first_step = reader.Count("first_step");
+    row.end_step = reader.Count("end_step");
+    const json* workers = reader.Find("workers");
+    RETURN_IF_ERROR(Annotate(reader.status(), "ledger"));
+    if (row.first_step != next || row.end_step < next || !workers->is_array()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ledger: expected rows that have each step once, and workers"));
+    }
+    next = row.end_step;
+    for (const json& worker : *workers) {
+      ManifestReader fields(worker);
+      row.workers.push_back({fields.Text("name")});
+      const int64_t first = fields.Count("first");
+      row.micro_batches.push_back({first, fields.Count("count")});
+      RETURN_IF_ERROR(Annotate(fields.status(), "ledger: workers"));
+    }
+  }
+  if (next != step_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ledger: expected rows up to step_count, ", step_count,
+                     ", they end at ", next));
+  }
+  return ledger;
+}
+
 absl::StatusOr<CheckpointInfo> ParseInfo(const json& manifest) {
   ManifestReader reader(manifest);
   CheckpointInfo info;
@@ -155,7 +212,9 @@ absl::StatusOr<CheckpointInfo> ParseInfo(const json& manifest) {
   info.skipped_in_a_row = reader.Count("skipped_in_a_row");
   const json* model = reader.Find("model");
   const json* units = reader.Find("unit_powers");
+  const json* ledger = reader.Find("ledger");
   RETURN_IF_ERROR(reader.status());
+  ASSIGN_OR_RETURN(info.ledger, ParseLedger(*ledger, info.step_count));
   if (!model->is_object() || !units->is_object()) {
     return absl::InvalidArgumentError(
         "model, unit_powers: expected JSON objects");

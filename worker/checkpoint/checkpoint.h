@@ -31,6 +31,7 @@
 #include "absl/types/span.h"
 #include "common/layout.h"
 #include "common/model_config.h"
+#include "common/session.h"
 #include "worker/checkpoint/safetensors.h"
 
 namespace lockstep {
@@ -56,6 +57,9 @@ struct CheckpointInfo {
   int64_t skipped_in_a_row = 0;  // Steps before this that were not.
   // Of each tensor of the layout: what its exact unit follows, newest last.
   std::vector<std::vector<int32_t>> unit_powers;
+
+  // Whose the steps are; together all of them.
+  std::vector<LedgerRow> ledger;
 
   friend bool operator==(const CheckpointInfo&,
                          const CheckpointInfo&) = default;

@@ -59,6 +59,8 @@ CheckpointInfo Info(const ModelConfig& model) {
   info.source_folder = "/models/a";
   info.update_count = 9;
   info.skipped_in_a_row = 1;
+  info.ledger = {{1, 1, 0, 4, {{"w0"}}, {{0, 8}}},
+                 {3, 1, 4, 10, {{"w0"}, {"w1"}}, {{0, 4}, {4, 4}}}};
   const Layout layout = MakeLayout(model);
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     info.unit_powers.push_back(std::vector<int32_t>(t % 5, -7));
@@ -254,6 +256,8 @@ TEST(CheckpointTest, AManifestThatIsNoneIsRefusedByField) {
       {"\"step_count\": 10", "\"step_count\": -1", "step_count: expected"},
       {"\"step_count\"", "\"steps\"", "step_count is missing"},
       {"\"job\": \"j1\"", "\"job\": 1", "job: expected text"},
+      {"\"first_step\": 4", "\"first_step\": 5", "ledger: expected rows"},
+      {"\"end_step\": 10", "\"end_step\": 9", "ledger: expected rows up to"},
       {"\"n_layer\": 2", "\"n_layer\": \"x\"", "n_layer"},
       {"\"transformer.wte.weight\"", "\"other\"", "transformer.wte.weight"},
       {"\"name\": \"part", "\"name\": \"../part", "parts: name"},

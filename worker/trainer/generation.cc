@@ -131,7 +131,11 @@ absl::Status Generation::RunToTheEnd() {
       std::move(communicator), start.micro_batches, start.first_step)));
   held_.addresses.clear();
   held_.nonce.clear();
-  held_.first_step = 0;
+  own_row_ = {.generation = held_.key.generation,
+              .plan_version = start.plan_version,
+              .first_step = start.first_step,
+              .workers = prepare_.workers,
+              .micro_batches = start.micro_batches};
   held_.committed_step_count = start.first_step;
   Tell(Phase::kTraining);
   RETURN_IF_ERROR(Train(start.first_step));
@@ -237,7 +241,10 @@ absl::Status Generation::FindCheckpoint() {
   if (!found->has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(training_->Restore(**found));
   checkpoint_ = *std::move(found);
-  if (prepare_.rank == 0) held_.first_step = checkpoint_->info().step_count;
+  if (prepare_.rank == 0) {
+    held_.first_step = checkpoint_->info().step_count;
+    held_.ledger = checkpoint_->info().ledger;
+  }
   return absl::OkStatus();
 }
 
@@ -346,7 +353,11 @@ absl::Status Generation::Save(StepOutcome& step) {
   if (!step.result.checkpoint) return absl::OkStatus();
   const Instant start = environment_.clock->Now();
   RETURN_IF_ERROR(training_->CopyState(checkpointer_->Snapshot()));
-  checkpointer_->Save(training_->DescribeState(held_.key));
+  CheckpointInfo info = training_->DescribeState(held_.key);
+  info.ledger = held_.ledger;
+  own_row_.end_step = info.step_count;
+  info.ledger.push_back(own_row_);
+  checkpointer_->Save(std::move(info));
   step.checkpoint_stall = environment_.clock->Now() - start;
   step.update += step.checkpoint_stall;
   step.duration += step.checkpoint_stall;

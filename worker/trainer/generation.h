@@ -103,6 +103,7 @@ class Generation {
   std::unique_ptr<OutputDirectory> output_;    // Rank 0.
   std::unique_ptr<HuggingFaceWriter> writer_;  // Rank 0.
   std::optional<int> failed_peer_;
+  LedgerRow own_row_;
   std::optional<Checkpoint> checkpoint_;  // That training_ was restored from.
   std::unique_ptr<Checkpointer> checkpointer_;  // Null: none are made.
 

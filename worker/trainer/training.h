@@ -110,7 +110,8 @@ class Training {
   // (owned().element_count) each.
   absl::Status CopyState(const std::array<float*, kStateKindCount>& to);
 
-  // The rest of the state, for a checkpoint of this job's generation.
+  // The rest of the state, for a checkpoint of this job's generation; the
+  // ledger is the caller's.
   CheckpointInfo DescribeState(const GenerationKey& key) const;
 
   // Whether ReadWeights needs all ranks.

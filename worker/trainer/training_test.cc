@@ -412,7 +412,9 @@ std::string TrainOn(const v1::JobSpec& spec, const TestFolder& folder,
         if (!outcome->result.checkpoint) continue;
         ASSERT_EQ(training->CopyState(checkpointer->Snapshot()),
                   absl::OkStatus());
-        checkpointer->Save(training->DescribeState({{"j"}, 1}));
+        CheckpointInfo info = training->DescribeState({{"j"}, 1});
+        info.ledger = {{1, 1, 0, info.step_count, {{"w"}}, {{0, 6}}}};
+        checkpointer->Save(std::move(info));
       }
       Votes votes;
       checkpointer->AwaitPart(votes);
