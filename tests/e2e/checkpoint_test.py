@@ -2,6 +2,7 @@
 import os
 import random
 import re
+import time
 import unittest
 
 import harness
@@ -44,35 +45,38 @@ class CheckpointTest(harness.JobTest):
 
     def test_everything_is_killed_at_random_moments(self):
         """LOCKSTEP_KILLS=50, as --test_env, for longer."""
-        whole = self.slow_spec("whole")
+        kills = int(os.environ.get("LOCKSTEP_KILLS", 6))
+        steps = 10 * kills
+        whole = self.slow_spec("whole", steps=steps)
         self.run_job(whole, workers=1)
         expected = self.hash_of(whole)
-        state = self.checkpoint_hash(whole, 60)
+        state = self.checkpoint_hash(whole, steps)
         self.assertEqual(len(self.checkpoints(whole)), 3)
 
         rng = random.Random(5)
-        spec = self.slow_spec("killed", parallel={"min_workers": 2, "max_workers": 3, "zero_stage": 2})
+        spec = self.slow_spec("killed", steps=steps, parallel={"min_workers": 2, "max_workers": 3, "zero_stage": 2})
         job = None
-        for i in range(int(os.environ.get("LOCKSTEP_KILLS", 6))):
+        for i in range(kills):
             self.start_cluster(2 + i % 2)
             job = job or self.submit(spec)
             step = self.step_count(job)
-            self.await_step(job, min(step + rng.randint(4, 14), 58))
+            self.await_step(job, min(step + rng.randint(4, 14), steps - 2))
+            time.sleep(rng.uniform(0, 0.2))
             self.kill_everything()
         self.start_cluster(3)
         done = self.await_state(job, "COMPLETED")
         self.assertEqual(self.hash_of(spec), expected)
-        self.assertEqual(self.checkpoint_hash(spec, 60), state)
-        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 60)
+        self.assertEqual(self.checkpoint_hash(spec, steps), state)
+        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), steps)
         self.assertGreater(max(self.first_steps(job).values()), 4)
         ledger = self.lockstep("ledger", job).stdout
-        self.assertIn("60 steps of 16 sequences, each once", ledger)
+        self.assertIn(f"{steps} steps of 16 sequences, each once", ledger)
         rows = done["ledger"]
         self.assertGreater(len(rows), 1)
         self.assertEqual([int(r["first_step"]) for r in rows], [0] + [int(r["end_step"]) for r in rows[:-1]])
         table = self.lockstep("checkpoints", job).stdout
         self.assertIn("whole", table)
-        self.assertIn(self.checkpoint_path(spec, 60), table)
+        self.assertIn(self.checkpoint_path(spec, steps), table)
 
     def test_a_lost_worker_costs_the_steps_since_the_last_checkpoint(self):
         _, workers = self.start_cluster(3)
@@ -116,19 +120,17 @@ class CheckpointTest(harness.JobTest):
 
     def test_what_cannot_be_saved_is_said_and_training_goes_on(self):
         self.start_cluster(2)
-        spec = self.slow_spec("full", steps=60, parallel={"min_workers": 2},
+        spec = self.slow_spec("full", steps=400, parallel={"min_workers": 2},
                               checkpoint={"every_steps": 15})
+        # As good as a full disk: the folder leads nowhere.
+        os.makedirs(spec["output_directory"])
+        os.symlink(self.path("elsewhere"), os.path.join(spec["output_directory"], "checkpoints"))
         job = self.submit(spec)
-        self.await_step(job, 1)
-        # As good as a full disk: a file is where the folder should be.
-        in_the_way = os.path.join(spec["output_directory"], "checkpoints")
-        with open(in_the_way, "w") as f:
-            f.write("in the way")
         harness.wait_for("the job to say so",
                          lambda: self.get(job).get("progress", {}).get("checkpoint_failure"))
-        os.unlink(in_the_way)
+        os.mkdir(self.path("elsewhere"))
         done = self.await_state(job, "COMPLETED")
-        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 60)
+        self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 400)
         self.assertFalse(done["progress"].get("checkpoint_failure"))
 
     def test_checkpoints_of_another_job_are_refused_by_name(self):
