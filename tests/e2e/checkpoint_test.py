@@ -1,7 +1,9 @@
 """Checkpoints: a job goes on from the newest one, wherever and with whomever, with the same bits."""
+import csv
 import os
 import random
 import re
+import signal
 import time
 import unittest
 
@@ -139,6 +141,23 @@ class CheckpointTest(harness.JobTest):
         os.rename(os.path.join(spec["output_directory"], "model"), self.path("moved"))
         done = self.run_job(dict(spec, display_name="second"), workers=1, expect=harness.JOB_FAILED)
         self.assertIn("and not of this job", done.stdout + done.stderr)
+
+    def test_a_run_that_is_run_again_goes_on(self):
+        whole = self.slow_spec("whole", steps=150)
+        self.run_job(whole, workers=1)
+        spec = dict(whole, output_directory=self.path("out-again"))
+        run = harness.Daemon("run", [harness.LOCKSTEP, "run", self.job_file(spec), "--workers", "2", "--threads", "1"],
+                             self.path("run.log"))
+        self.daemons.append(run)
+        harness.wait_for("a checkpoint", lambda: self.checkpoints(spec))
+        run.kill(signal.SIGINT)
+        run.wait()
+        self.assertNotIn(150, self.checkpoints(spec))
+        self.run_job(spec, "--metrics", self.path("again.csv"), workers=2)
+        with open(self.path("again.csv")) as f:
+            first = min(int(row["step"]) for row in csv.DictReader(f))
+        self.assertGreaterEqual(first, 5)
+        self.assertEqual(self.hash_of(spec), self.hash_of(whole))
 
     def test_an_exported_checkpoint_is_the_model(self):
         spec = self.slow_spec("exported", steps=10, parallel={"min_workers": 3, "zero_stage": 3})

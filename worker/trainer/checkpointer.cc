@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/status.h"
 #include "worker/checkpoint/durable_file.h"
+#include "worker/comm/named_thread.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(
     }
   }
   checkpointer->thread_ =
-      std::thread([c = checkpointer.get()] { c->RunTasks(); });
+      StartThread("ls-checkpoint", [c = checkpointer.get()] { c->RunTasks(); });
   return checkpointer;
 }
 
@@ -235,7 +236,8 @@ absl::Status Checkpointer::TryToCommit(const CheckpointInfo& info) {
   if (fs::exists(fs::symlink_status(final_path, error))) {
     const absl::StatusOr<Checkpoint> there = Checkpoint::Open(final_path);
     // An earlier generation's, with the same bits.
-    if (there.ok() && there->info().job == info.job && there->Verify().ok()) {
+    const CheckpointOwner owner = {info.job, info.spec_digest};
+    if (there.ok() && owner.Owns(there->info()) && there->Verify().ok()) {
       return absl::OkStatus();
     }
     // Torn, or it would have been gone on from.
@@ -263,7 +265,7 @@ void Checkpointer::RemoveOld(int64_t newest) {
 }
 
 absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
-    const std::string& folder, const std::string& job, bool verify,
+    const std::string& folder, const CheckpointOwner& owner, bool verify,
     const std::function<absl::Status()>& on_progress,
     const std::function<void(const absl::Status&)>& on_passed_over) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> step_counts,
@@ -274,11 +276,12 @@ absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
     absl::Status status = checkpoint.status();
     if (status.ok()) {
-      if (checkpoint->info().job != job) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path, " is of jobs/", checkpoint->info().job,
-                         " and not of this job, jobs/", job,
-                         "; choose another output_directory, or move it away"));
+      if (!owner.Owns(checkpoint->info())) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            path, " is of jobs/", checkpoint->info().job,
+            " and not of this job, jobs/", owner.job,
+            ", nor of the same spec; choose another output_directory, or move "
+            "it away"));
       }
       if (checkpoint->info().step_count != step_count) {
         status = absl::DataLossError(

@@ -125,16 +125,26 @@ class Checkpointer {
   std::thread thread_;
 };
 
-// The newest complete checkpoint of job `job` in `folder`; none if there is
-// none.  One that is torn is passed over, with `verify` also one that was
-// tampered with, and `on_passed_over` told why.  `on_progress`: see
-// Checkpoint::Verify.
+// Of what job a checkpoint is: one of the same name, or of the same spec, which
+// has the same bits: a job that is submitted again goes on.
+struct CheckpointOwner {
+  std::string job;
+  std::string spec_digest;
+
+  bool Owns(const CheckpointInfo& info) const {
+    return info.job == job || info.spec_digest == spec_digest;
+  }
+};
+
+// The newest complete checkpoint of `owner` in `folder`; none if there is none.
+// One that is torn is passed over, with `verify` also one that was tampered
+// with, and `on_passed_over` told why.  `on_progress`: see Checkpoint::Verify.
 //
 // Errors:
 //   FailedPrecondition: there is one of another job.
 //   Otherwise: as the disk says; what on_progress returned.
 absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
-    const std::string& folder, const std::string& job, bool verify,
+    const std::string& folder, const CheckpointOwner& owner, bool verify,
     const std::function<absl::Status()>& on_progress,
     const std::function<void(const absl::Status&)>& on_passed_over);
 

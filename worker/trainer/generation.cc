@@ -230,7 +230,7 @@ absl::Status Generation::FindCheckpoint() {
                  << Field("reason", why.message());
   };
   absl::StatusOr<std::optional<Checkpoint>> found = FindNewestCheckpoint(
-      CheckpointsFolder(), held_.key.job.value,
+      CheckpointsFolder(), {held_.key.job.value, job_->spec_digest()},
       /*verify=*/prepare_.rank == 0, on_progress, on_passed_over);
   if (!found.ok()) {
     if (prepare_.rank != 0) return aborted();  // Rank 0 says it.

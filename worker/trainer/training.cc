@@ -161,6 +161,10 @@ absl::Status Training::Restore(const Checkpoint& checkpoint) {
     return refuse("data of the fingerprint", job_.data_digest(),
                   info.data_digest);
   }
+  if (info.numeric_class != device_.numeric_class()) {
+    return refuse("a device of the numeric class", device_.numeric_class(),
+                  info.numeric_class);
+  }
   if (!(info.model == job_.model())) {
     return refuse(
         "another model, of", absl::StrCat(layout.parameter_count),

@@ -382,8 +382,8 @@ std::string TrainOn(const v1::JobSpec& spec, const TestFolder& folder,
       auto training =
           Training::Create(job, rank, world, **device, RealClock()).value();
       auto found = FindNewestCheckpoint(
-          folder.Path("checkpoints"), "j", /*verify=*/true, progress,
-          [](const absl::Status& why) { ADD_FAILURE() << why; });
+          folder.Path("checkpoints"), {"j", job.spec_digest()}, /*verify=*/true,
+          progress, [](const absl::Status& why) { ADD_FAILURE() << why; });
       ASSERT_TRUE(found.ok()) << found.status();
       int64_t first = 0;
       if (found->has_value()) {
