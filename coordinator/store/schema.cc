@@ -66,8 +66,10 @@ CREATE INDEX step_rows_by_generation ON step_rows (job, generation, step);
 )",
     "ALTER TABLE jobs ADD COLUMN bfloat16 INTEGER NOT NULL DEFAULT 0;",
     // Of those that are there, stage 0; NULL: to be chosen.
-    "ALTER TABLE jobs ADD COLUMN zero_stage INTEGER;"
-    "UPDATE jobs SET zero_stage = 0;",
+    R"(
+ALTER TABLE jobs ADD COLUMN zero_stage INTEGER;
+UPDATE jobs SET zero_stage = 0;
+)",
     // Of each row a line: generation, plan version, first and end step, and for
     // each worker its name and micro-batches: "3 1 40 55 w0:0+4 w1:4+4".
     "ALTER TABLE jobs ADD COLUMN ledger TEXT NOT NULL DEFAULT '';",
