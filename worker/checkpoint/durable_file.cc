@@ -17,6 +17,10 @@
 namespace lockstep {
 namespace {
 
+// Written back as it comes: all at once, at the end, would take minutes in
+// which nothing is seen to go on.
+constexpr int64_t kUnsyncedBytesMax = int64_t{256} << 20;
+
 absl::Status Failed(absl::string_view path, absl::string_view what) {
   const int error = errno;
   return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot ", what));
@@ -69,7 +73,8 @@ absl::StatusOr<NewFile> NewFile::Create(const std::string& path,
 
 NewFile::NewFile(NewFile&& other) noexcept
     : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      unsynced_bytes_(other.unsynced_bytes_) {}
 
 NewFile::~NewFile() {
   if (descriptor_ >= 0) close(descriptor_);
@@ -88,11 +93,13 @@ absl::Status NewFile::WriteAt(int64_t offset, const void* data,
     bytes += done;
     offset += done;
     byte_count -= done;
+    unsynced_bytes_ += done;
   }
-  return absl::OkStatus();
+  return unsynced_bytes_ < kUnsyncedBytesMax ? absl::OkStatus() : Sync();
 }
 
 absl::Status NewFile::Sync() {
+  unsynced_bytes_ = 0;
   if (fsync(descriptor_) != 0) return Failed(path_, "sync");
   return absl::OkStatus();
 }

@@ -35,7 +35,7 @@ class NewFile {
 
   const std::string& path() const { return path_; }
 
-  // Errors: as pwrite(2) says.
+  // Errors: as pwrite(2) and fsync(2) say.
   absl::Status WriteAt(int64_t offset, const void* data, int64_t byte_count);
 
   // Everything written is on the disk when this returns OK.
@@ -47,6 +47,7 @@ class NewFile {
 
   std::string path_;
   int descriptor_ = -1;
+  int64_t unsynced_bytes_ = 0;
 };
 
 // Creates and syncs a file of `content`.  Errors as NewFile's.

@@ -76,7 +76,7 @@ void Checkpointer::AddVotes(int64_t step_count, Votes& votes) {
   votes.failed_step_count = failed_;
   if (options_.rank != 0) return;
   const bool is_last = step_count == options_.max_steps;
-  const bool is_free = !pending_.has_value() && !running_ && tasks_.empty();
+  const bool is_free = !pending_.has_value() && !is_busy();
   const bool is_due =
       (options_.every_steps > 0 && step_count % options_.every_steps == 0) ||
       (options_.every > absl::ZeroDuration() &&
@@ -110,8 +110,35 @@ void Checkpointer::OnCommit(const StepResult& result) {
   }
 }
 
+absl::Status Checkpointer::Settle(
+    const std::function<absl::Status(int64_t* words, int64_t count)>&
+        max_over_ranks,
+    const std::function<absl::Status()>& on_progress) {
+  int64_t seen_progress = -1;
+  for (bool settled = false; !settled;) {
+    int64_t words[3];  // -written, failed, whether something is under way.
+    bool goes_on = false;
+    {
+      MutexLock lock(&mutex_);
+      if (is_busy()) changed_.WaitFor(&mutex_, absl::Seconds(1));
+      goes_on = !is_busy() || progress_ != seen_progress;
+      seen_progress = progress_;
+      words[0] = -written_;
+      words[1] = failed_;
+      words[2] = is_busy() || pending_.has_value();
+    }
+    if (goes_on) RETURN_IF_ERROR(on_progress());
+    RETURN_IF_ERROR(max_over_ranks(words, std::size(words)));
+    StepResult agreed;
+    agreed.written_step_count = -words[0];
+    agreed.failed_step_count = words[1];
+    OnCommit(agreed);
+    settled = words[2] == 0;
+  }
+  return absl::OkStatus();
+}
+
 std::array<float*, kStateKindCount> Checkpointer::Snapshot() {
-  AwaitIdle();
   std::array<float*, kStateKindCount> memory;
   for (int kind = 0; kind < kStateKindCount; ++kind) {
     memory[kind] = snapshot_[kind].data();
@@ -120,25 +147,11 @@ std::array<float*, kStateKindCount> Checkpointer::Snapshot() {
 }
 
 void Checkpointer::Save(CheckpointInfo info) {
-  // The last one does not wait for the one before.
-  if (pending_.has_value() && options_.rank == 0) {
-    Post([this, step_count = pending_->step_count] {
-      Remove(StagingOf(step_count));
-    });
-  }
+  LS_CHECK(!pending_.has_value());
   last_save_ = clock_.Now();
   pending_ = info;
   Post([this, info = std::move(info)] { WritePart(info); });
 }
-
-void Checkpointer::AwaitPart(Votes& votes) {
-  AwaitIdle();
-  MutexLock lock(&mutex_);
-  votes.written_step_count = written_;
-  votes.failed_step_count = failed_;
-}
-
-void Checkpointer::AwaitCommit() { AwaitIdle(); }
 
 int64_t Checkpointer::complete_step_count() const {
   MutexLock lock(&mutex_);
@@ -177,9 +190,10 @@ void Checkpointer::RunTasks() {
   }
 }
 
-void Checkpointer::AwaitIdle() {
+absl::Status Checkpointer::CountProgress() {
   MutexLock lock(&mutex_);
-  while (running_ || !tasks_.empty()) changed_.Wait(&mutex_);
+  ++progress_;
+  return stopping_ ? absl::CancelledError("ending") : absl::OkStatus();
 }
 
 void Checkpointer::WritePart(const CheckpointInfo& info) {
@@ -196,12 +210,8 @@ void Checkpointer::WritePart(const CheckpointInfo& info) {
   }
   absl::Status status = MakeFolder(folder);
   if (status.ok()) {
-    status = WriteCheckpointPart(
-        folder, options_.rank, options_.world, layout_, pieces,
-        [this]() -> absl::Status {
-          MutexLock lock(&mutex_);
-          return stopping_ ? absl::CancelledError("ending") : absl::OkStatus();
-        });
+    status = WriteCheckpointPart(folder, options_.rank, options_.world, layout_,
+                                 pieces, [this] { return CountProgress(); });
   }
   MutexLock lock(&mutex_);
   if (status.ok()) {
@@ -237,7 +247,8 @@ absl::Status Checkpointer::TryToCommit(const CheckpointInfo& info) {
     const absl::StatusOr<Checkpoint> there = Checkpoint::Open(final_path);
     // An earlier generation's, with the same bits.
     const CheckpointOwner owner = {info.job, info.spec_digest};
-    if (there.ok() && owner.Owns(there->info()) && there->Verify().ok()) {
+    if (there.ok() && owner.Owns(there->info()) &&
+        there->Verify([this] { return CountProgress(); }).ok()) {
       return absl::OkStatus();
     }
     // Torn, or it would have been gone on from.

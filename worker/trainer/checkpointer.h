@@ -11,7 +11,7 @@
 // So the ranks agree among themselves, and a checkpoint needs no coordinator.
 // One that was fenced off and trains on saves the same bits under the same
 // names.  Only one checkpoint is under way at a time; while one is, no other is
-// due.
+// due.  The last step's waits for it, see Settle.
 #ifndef WORKER_TRAINER_CHECKPOINTER_H_
 #define WORKER_TRAINER_CHECKPOINTER_H_
 
@@ -69,20 +69,24 @@ class Checkpointer {
   // Of every committed step, before Save.
   void OnCommit(const StepResult& result);
 
+  // A collective of all ranks; before Snapshot, and at the end: returns once
+  // nothing is under way at any of them.  `max_over_ranks` makes `count` words
+  // the largest of all ranks'.  `on_progress` is called about once a second,
+  // unless it is this rank that is awaited and its disk stands still; an error
+  // from it ends the wait.
+  //
+  // Errors: those of the two.
+  absl::Status Settle(
+      const std::function<absl::Status(int64_t* words, int64_t count)>&
+          max_over_ranks,
+      const std::function<absl::Status()>& on_progress);
+
   // Where to copy what this rank owns: (owned.element_count) host memory for
-  // each kind of state, free until Save.  Waits for the last part if that is
-  // still being written.
+  // each kind of state, free until Save.
   std::array<float*, kStateKindCount> Snapshot();
 
   // Writes what was copied.
   void Save(CheckpointInfo info);
-
-  // At the end, instead of another commit: waits for this rank's part; then
-  // the same votes, to be agreed on as in a commit, and OnCommit.
-  void AwaitPart(Votes& votes);
-
-  // Waits until nothing is under way at this rank.
-  void AwaitCommit();
 
   // Steps in the newest complete checkpoint, as far as this rank knows.
   int64_t complete_step_count() const;
@@ -97,9 +101,12 @@ class Checkpointer {
   std::string StagingOf(int64_t step_count) const;
   void Post(std::function<void()> task);
   void RunTasks();
-  void AwaitIdle();
+  bool is_busy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return running_ || !tasks_.empty();
+  }
 
   // Of the thread that writes.
+  absl::Status CountProgress();
   void WritePart(const CheckpointInfo& info);
   void Commit(const CheckpointInfo& info);
   absl::Status TryToCommit(const CheckpointInfo& info);
@@ -118,7 +125,8 @@ class Checkpointer {
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // As in Votes.
+  int64_t progress_ ABSL_GUARDED_BY(mutex_) = 0;  // Grows while it goes on.
+  int64_t written_ ABSL_GUARDED_BY(mutex_) = 0;   // As in Votes.
   int64_t failed_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t complete_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<std::string> failure_ ABSL_GUARDED_BY(mutex_);

@@ -338,7 +338,7 @@ absl::Status Generation::Train(int64_t first_step) {
     }
     held_.committed_step_count = step + 1;
     // So that the last report has the last checkpoint.
-    if (step + 1 == job_->max_steps()) RETURN_IF_ERROR(FinishCheckpoints());
+    if (step + 1 == job_->max_steps()) RETURN_IF_ERROR(SettleCheckpoints());
     Report(*outcome, evaluation);
     // One step, after the first ones have warmed everything up.
     if (step == first_step + 2) LogTrace(*outcome);
@@ -352,6 +352,7 @@ absl::Status Generation::Save(StepOutcome& step) {
   checkpointer_->OnCommit(step.result);
   if (!step.result.checkpoint) return absl::OkStatus();
   const Instant start = environment_.clock->Now();
+  RETURN_IF_ERROR(SettleCheckpoints());
   RETURN_IF_ERROR(training_->CopyState(checkpointer_->Snapshot()));
   CheckpointInfo info = training_->DescribeState(held_.key);
   info.ledger = held_.ledger;
@@ -364,15 +365,16 @@ absl::Status Generation::Save(StepOutcome& step) {
   return absl::OkStatus();
 }
 
-absl::Status Generation::FinishCheckpoints() {
+absl::Status Generation::SettleCheckpoints() {
   if (checkpointer_ == nullptr) return absl::OkStatus();
-  Votes votes;
-  checkpointer_->AwaitPart(votes);
-  ASSIGN_OR_RETURN(const StepResult result,
-                   training_->AgreeOnCheckpoint(votes));
-  checkpointer_->OnCommit(result);
-  checkpointer_->AwaitCommit();
-  return absl::OkStatus();
+  return checkpointer_->Settle(
+      [this](int64_t* words, int64_t count) {
+        return training_->MaxOverRanks(words, count);
+      },
+      [this] {
+        environment_.on_progress();
+        return aborted();
+      });
 }
 
 absl::Status Generation::WriteWeights() {

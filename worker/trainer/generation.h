@@ -81,8 +81,8 @@ class Generation {
   absl::Status Train(int64_t first_step);
   // After a step.
   absl::Status Save(StepOutcome& step);
-  // After the last one.
-  absl::Status FinishCheckpoints();
+  // See Checkpointer::Settle.
+  absl::Status SettleCheckpoints();
   // Of rank 0, and of the others as far as it needs them.
   absl::Status WriteWeights();
   absl::Status Finish();

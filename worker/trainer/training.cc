@@ -254,14 +254,9 @@ CheckpointInfo Training::DescribeState(const GenerationKey& key) const {
   return info;
 }
 
-absl::StatusOr<StepResult> Training::AgreeOnCheckpoint(const Votes& votes) {
-  int64_t words[] = {-votes.written_step_count, votes.failed_step_count};
-  RETURN_IF_ERROR(Blame(
-      comm_->Run([&](Communicator& c) { return c.AllReduceMax(words, 2); })));
-  StepResult result;
-  result.written_step_count = -words[0];
-  result.failed_step_count = words[1];
-  return result;
+absl::Status Training::MaxOverRanks(int64_t* words, int64_t count) {
+  return Blame(comm_->Run(
+      [&](Communicator& c) { return c.AllReduceMax(words, count); }));
 }
 
 absl::Status Training::Join(std::unique_ptr<Communicator> communicator,

@@ -99,9 +99,8 @@ class Training {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
-  // A collective: the votes about checkpoints of all ranks, as Step's commit
-  // has them.
-  absl::StatusOr<StepResult> AgreeOnCheckpoint(const Votes& votes);
+  // A collective: makes `count` words the largest of all ranks'.
+  absl::Status MaxOverRanks(int64_t* words, int64_t count);
 
   // What this rank owns, whatever it holds.
   const OwnedShards& owned() const { return owned_; }
