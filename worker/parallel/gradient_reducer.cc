@@ -98,7 +98,7 @@ StateArray<const int64_t> GradientReducer::sums() {
           .is_owned = ShardsGradients(options_.zero_stage)};
 }
 
-absl::Status GradientReducer::ComparePlans() {
+absl::StatusOr<std::optional<PlanDifference>> GradientReducer::ComparePlans() {
   // Every rank's parts, one behind the other: 64 bytes of hexadecimal each.
   constexpr int64_t kPartBytes = 64;
   constexpr int64_t kRankBytes = PlanDigest::kPartCount * kPartBytes;
@@ -114,23 +114,17 @@ absl::Status GradientReducer::ComparePlans() {
   }));
 
   for (int rank = 1; rank < comm_.world(); ++rank) {
-    std::vector<absl::string_view> different;
+    PlanDifference difference = {.rank = rank};
     for (int part = 0; part < PlanDigest::kPartCount; ++part) {
       const int64_t at = part * kPartBytes;
       if (all.compare(rank * kRankBytes + at, kPartBytes, all, at,
                       kPartBytes) != 0) {
-        different.push_back(PlanDigest::kPartNames[part]);
+        difference.parts.push_back(part);
       }
     }
-    if (different.empty()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", rank, " differs from rank 0 in ",
-        absl::StrJoin(different, " and "), "; this is rank ", comm_.rank(),
-        ", numeric class ", stream_.device().numeric_class(),
-        ": workers of a job must run the same version on the same kind of "
-        "device, and see the same files under the same paths"));
+    if (!difference.parts.empty()) return std::optional(std::move(difference));
   }
-  return absl::OkStatus();
+  return std::optional<PlanDifference>();
 }
 
 absl::Status GradientReducer::BeginStep(absl::Span<const int> exponents,

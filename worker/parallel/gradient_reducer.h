@@ -183,12 +183,11 @@ class GradientReducer final : public GradientSink {
   // version and spec.
   const std::string& plan_hash() const { return digest_.whole; }
 
-  // A collective, before the first step: whether all ranks have the same plan.
+  // A collective, before the first step: how the plans of the ranks differ, the
+  // same on all of them; none if they do not.
   //
-  // Errors:
-  //   FailedPrecondition: a rank differs from rank 0; says which, and in what.
-  //   Otherwise: the communicator's.
-  absl::Status ComparePlans();
+  // Errors: the communicator's.
+  absl::StatusOr<std::optional<PlanDifference>> ComparePlans();
 
   // Begins a step of which this rank runs `micro_batch_count` micro-batches (0
   // is fine; at most round_count).  The last step's sums are lost.  exponents:

@@ -54,11 +54,18 @@ struct InputDigests {
 struct PlanDigest {
   static constexpr int kPartCount = 8;
   static const char* const kPartNames[kPartCount];
+  static constexpr int kDataPart = 6;
 
   // Layout, buckets, stage, numeric class, protocol version, spec, data,
   // weights.
   std::array<std::string, kPartCount> parts;
   std::string whole;  // Of all parts.
+};
+
+// How the plan of a rank differs from rank 0's.
+struct PlanDifference {
+  int rank = 0;            // The first that does.
+  std::vector<int> parts;  // Of PlanDigest; not empty.
 };
 
 // Everything about the order of collectives that layout and buckets leave open.

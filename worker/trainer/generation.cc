@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/spec.h"
@@ -127,8 +126,8 @@ absl::Status Generation::RunToTheEnd() {
   RETURN_IF_ERROR(RestoreAt(start.first_step));
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Connect(start));
   RETURN_IF_ERROR(MakeCheckpointer(start));
-  RETURN_IF_ERROR(WithNames(training_->Join(
-      std::move(communicator), start.micro_batches, start.first_step)));
+  RETURN_IF_ERROR(training_->Join(std::move(communicator), prepare_.workers,
+                                  start.micro_batches, start.first_step));
   held_.addresses.clear();
   held_.nonce.clear();
   own_row_ = {.generation = held_.key.generation,
@@ -191,24 +190,6 @@ absl::Status Generation::PrepareAll() {
   abortable_training_ = training_.get();
   abortable_listener_ = listener_.get();
   return absl::OkStatus();
-}
-
-absl::Status Generation::WithNames(const absl::Status& status) const {
-  if (!absl::IsFailedPrecondition(status)) return status;
-  std::vector<std::string> names;
-  for (size_t rank = 0; rank < prepare_.workers.size(); ++rank) {
-    const std::string name = absl::StrCat("rank ", rank);
-    // As a word of its own.
-    const size_t at = status.message().find(absl::StrCat(name, " "));
-    if (at == absl::string_view::npos) continue;
-    names.push_back(
-        absl::StrCat(name, " is worker ", prepare_.workers[rank].value));
-  }
-  if (names.empty()) return status;
-  return CausedBy(CauseOf(status),
-                  absl::Status(status.code(),
-                               absl::StrCat(status.message(), " (",
-                                            absl::StrJoin(names, ", "), ")")));
 }
 
 std::string Generation::CheckpointsFolder() const {

@@ -68,8 +68,6 @@ class Generation {
   absl::Status RunToTheEnd();
   absl::Status PrepareAll();
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Start& start);
-  // An error about ranks, with the names of their workers.
-  absl::Status WithNames(const absl::Status& status) const;
   // Of rank 0: what there is to go on from, and of the others what they will
   // probably be told.
   absl::Status FindCheckpoint();

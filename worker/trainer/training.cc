@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/sha256.h"
 #include "common/spec.h"
@@ -260,11 +260,13 @@ absl::Status Training::MaxOverRanks(int64_t* words, int64_t count) {
 }
 
 absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
+                            const std::vector<WorkerId>& workers,
                             const std::vector<MicroBatchRange>& ranges,
                             int64_t first_step) {
   LS_CHECK(comm_ == nullptr && communicator->rank() == rank_ &&
            communicator->world() == world_ &&
-           static_cast<int>(ranges.size()) == world_);
+           static_cast<int>(ranges.size()) == world_ &&
+           static_cast<int>(workers.size()) == world_);
   const v1::JobSpec& spec = job_.spec();
   range_ = ranges[rank_];
   int64_t round_count = 0;
@@ -291,9 +293,10 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
                                    .data = job_.data_digest(),
                                    .weights = weights_digest_}},
                        *stream_, *comm_, clock_));
-  if (absl::Status same = reducer_->ComparePlans(); !same.ok()) {
-    return Blame(WithFileThatDiffers(std::move(same)));
-  }
+  const absl::StatusOr<std::optional<PlanDifference>> difference =
+      reducer_->ComparePlans();
+  if (!difference.ok()) return Blame(difference.status());
+  if (difference->has_value()) return Describe(**difference, workers);
   ASSIGN_OR_RETURN(std::unique_ptr<MicroBatchReader> reader,
                    MicroBatchReader::Create(
                        &job_.tokens(),
@@ -310,13 +313,32 @@ absl::Status Training::Join(std::unique_ptr<Communicator> communicator,
   return absl::OkStatus();
 }
 
-absl::Status Training::WithFileThatDiffers(absl::Status status) {
-  // All ranks have found the same, and so all come here, or none does.
-  if (!absl::IsFailedPrecondition(status) ||
-      !absl::StrContains(status.message(), "contents of the data files")) {
-    return status;
+absl::Status Training::Describe(const PlanDifference& difference,
+                                const std::vector<WorkerId>& workers) {
+  const auto name = [&](int rank) {
+    return absl::StrCat("rank ", rank, " (worker ", workers[rank].value, ")");
+  };
+  std::vector<absl::string_view> parts;
+  std::string by_file;
+  for (const int part : difference.parts) {
+    parts.push_back(PlanDigest::kPartNames[part]);
+    if (part != PlanDigest::kDataPart) continue;
+    const std::optional<FileDifference> file = FindFileThatDiffers();
+    if (!file.has_value()) continue;
+    by_file = absl::StrCat(file->path, " is not the same for ",
+                           name(file->rank), " as for ", name(0), ": ");
   }
-  // This is only to say more: if it fails the first error stays.
+  return CausedBy(
+      Failure::Cause::kJob,
+      absl::FailedPreconditionError(absl::StrCat(
+          by_file, name(difference.rank), " differs from ", name(0), " in ",
+          absl::StrJoin(parts, " and "), "; this is ", name(rank_),
+          ", numeric class ", device_.numeric_class(),
+          ": workers of a job must run the same version on the same kind of "
+          "device, and see the same files under the same paths")));
+}
+
+std::optional<Training::FileDifference> Training::FindFileThatDiffers() {
   const auto files = job_.tokens().FileDigests();
   constexpr int64_t kDigestBytes = 64;
   const int64_t count = files.ok() ? std::ssize(*files) : 0;
@@ -324,31 +346,28 @@ absl::Status Training::WithFileThatDiffers(absl::Status status) {
   for (int64_t i = 0; i < count; ++i) {
     mine.replace(i * kDigestBytes, kDigestBytes, (*files)[i].digest);
   }
-  const int rank = comm_->rank();
   std::string first = mine;
   const auto spread = [&](Communicator& c) {
     return c.Broadcast(first.data(), std::ssize(first), 0);
   };
   // Ranks with another number of files do not get here: the spec has them.
-  if (!comm_->Run(spread).ok()) return status;
+  if (!comm_->Run(spread).ok()) return std::nullopt;
   std::vector<int64_t> differs(count);
   for (int64_t i = 0; i < count; ++i) {
     differs[i] = first.compare(i * kDigestBytes, kDigestBytes, mine,
                                i * kDigestBytes, kDigestBytes) == 0
                      ? 0
-                     : 1 + rank;
+                     : 1 + rank_;
   }
   const auto collect = [&](Communicator& c) {
     return c.AllReduceMax(differs.data(), count);
   };
-  if (!comm_->Run(collect).ok()) return status;
+  if (!comm_->Run(collect).ok()) return std::nullopt;
   for (int64_t i = 0; i < count; ++i) {
     if (differs[i] == 0) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat((*files)[i].path, " is not the same for rank ",
-                     differs[i] - 1, " as for rank 0: ", status.message()));
+    return FileDifference{(*files)[i].path, static_cast<int>(differs[i] - 1)};
   }
-  return status;
+  return std::nullopt;
 }
 
 absl::StatusOr<StepOutcome> Training::Step(const Votes& votes) {
@@ -560,8 +579,6 @@ absl::Status Training::Blame(absl::Status status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:  // Another rank ended the collective.
       return CausedBy(Failure::Cause::kPeer, std::move(status));
-    case absl::StatusCode::kFailedPrecondition:
-      return CausedBy(Failure::Cause::kJob, std::move(status));
     default:
       return status;
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -75,13 +76,14 @@ class Training {
   absl::Status Restore(const Checkpoint& checkpoint);
 
   // Joins the ranks of `communicator`; rank i runs ranges[i] of every step,
-  // from `first_step` on.  Once.
+  // from `first_step` on, and errors call it by workers[i].  Once.
   //
   // Errors:
   //   FailedPrecondition (the job's): ranks differ in plan, data or weights;
   //     names which and in what.
   //   Otherwise: a peer's, or not enough memory.
   absl::Status Join(std::unique_ptr<Communicator> communicator,
+                    const std::vector<WorkerId>& workers,
                     const std::vector<MicroBatchRange>& ranges,
                     int64_t first_step);
 
@@ -160,10 +162,19 @@ class Training {
   absl::Status RunIdleRounds();
   absl::Status RunMicroBatch(StepOutcome& outcome);
   std::string SkipReason(const StepResult& result) const;
-  // A collective, once plans were found to differ: if it is by data, says by
-  // which file.
-  absl::Status WithFileThatDiffers(absl::Status status);
-  // Blames a collective's error on the peer, and what all ranks see on the job.
+  // A collective, once plans were found to differ, so that all ranks come here
+  // or none does.  FailedPrecondition, with all there is to say.
+  absl::Status Describe(const PlanDifference& difference,
+                        const std::vector<WorkerId>& workers);
+  // A collective: the first file of the data that is not the same on all ranks
+  // as on rank 0, and a rank where it is not; none if that is not to be found
+  // out.
+  struct FileDifference {
+    std::string path;
+    int rank = 0;
+  };
+  std::optional<FileDifference> FindFileThatDiffers();
+  // Blames a collective's error on the peer.
   static absl::Status Blame(absl::Status status);
   absl::Status aborted() const;
 

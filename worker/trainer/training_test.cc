@@ -71,6 +71,15 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
+// "w0", "w1", ...
+std::vector<WorkerId> Workers(size_t world) {
+  std::vector<WorkerId> workers;
+  for (size_t rank = 0; rank < world; ++rank) {
+    workers.push_back({absl::StrCat("w", rank)});
+  }
+  return workers;
+}
+
 // Trains the job on `ranges.size()` ranks in as many threads; every rank must
 // come out the same.
 Outcome Train(const v1::JobSpec& spec,
@@ -86,8 +95,8 @@ Outcome Train(const v1::JobSpec& spec,
       ASSERT_TRUE(device.ok());
       auto training = Training::Create(job, rank, world, **device, RealClock());
       ASSERT_TRUE(training.ok()) << training.status();
-      const absl::Status joined =
-          (*training)->Join(std::move(communicators[rank]), ranges, 0);
+      const absl::Status joined = (*training)->Join(
+          std::move(communicators[rank]), Workers(ranges.size()), ranges, 0);
       ASSERT_TRUE(joined.ok()) << joined;
       Outcome& outcome = outcomes[rank];
       for (int64_t step = 0; step < job.max_steps(); ++step) {
@@ -224,8 +233,8 @@ void ExpectAsPlanned(const v1::JobSpec& spec,
       auto device = kernels::CreateCpuDevice(threads).value();
       auto training =
           Training::Create(job, rank, world, *device, RealClock()).value();
-      const absl::Status joined =
-          training->Join(std::move(communicators[rank]), ranges, 0);
+      const absl::Status joined = training->Join(
+          std::move(communicators[rank]), Workers(ranges.size()), ranges, 0);
       ASSERT_TRUE(joined.ok()) << joined;
 
       const v1::JobSpec& resolved = job.spec();
@@ -390,7 +399,8 @@ std::string TrainOn(const v1::JobSpec& spec, const TestFolder& folder,
         ASSERT_EQ(training->Restore(**found), absl::OkStatus());
         first = (*found)->info().step_count;
       }
-      ASSERT_EQ(training->Join(std::move(communicators[rank]), ranges, first),
+      ASSERT_EQ(training->Join(std::move(communicators[rank]),
+                               Workers(ranges.size()), ranges, first),
                 absl::OkStatus());
       auto checkpointer = Checkpointer::Create(
                               job.layout(), training->owned(),
@@ -551,8 +561,8 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
       auto training = Training::Create(rank == 0 ? job0 : job1, rank, 2,
                                        **device, RealClock());
       ASSERT_TRUE(training.ok());
-      statuses[rank] =
-          (*training)->Join(std::move(communicators[rank]), Evenly(2), 0);
+      statuses[rank] = (*training)->Join(std::move(communicators[rank]),
+                                         Workers(2), Evenly(2), 0);
     });
   }
   for (std::thread& thread : ranks) thread.join();
@@ -562,9 +572,11 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
     EXPECT_EQ(CauseOf(status), Failure::Cause::kJob);
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(folder.Path("text")),
-                      HasSubstr("is not the same for rank 1 as for rank 0"),
-                      HasSubstr("rank 1 differs from rank 0 in the contents of "
-                                "the data files")));
+                      HasSubstr("is not the same for rank 1 (worker w1) as for "
+                                "rank 0 (worker w0): "),
+                      HasSubstr("rank 1 (worker w1) differs from rank 0 "
+                                "(worker w0) in the contents of the data "
+                                "files; ")));
   }
 }
 
@@ -578,12 +590,15 @@ TEST(TrainingTest, AnAbortEndsAStepThatWaitsForAPeer) {
   std::thread peer([&] {
     auto own_device = kernels::CreateCpuDevice(1);
     auto idle = Training::Create(job, 1, 2, **own_device, RealClock()).value();
-    EXPECT_TRUE(idle->Join(std::move(communicators[1]), Evenly(2), 0).ok());
+    EXPECT_TRUE(
+        idle->Join(std::move(communicators[1]), Workers(2), Evenly(2), 0).ok());
     // It never takes a step.
     joined.WaitForNotification();
     waiting->Abort(absl::CancelledError("enough"));
   });
-  EXPECT_TRUE(waiting->Join(std::move(communicators[0]), Evenly(2), 0).ok());
+  EXPECT_TRUE(
+      waiting->Join(std::move(communicators[0]), Workers(2), Evenly(2), 0)
+          .ok());
   joined.Notify();
   const absl::Status ended = waiting->Step().status();
   peer.join();
@@ -603,9 +618,10 @@ TEST(TrainingTest, LossesThatStayNotFiniteEndTheJobByItsOwnFault) {
   const OpenedJob job = MustOpen(spec);
   auto device = kernels::CreateCpuDevice(1);
   auto training = Training::Create(job, 0, 1, **device, RealClock()).value();
-  ASSERT_TRUE(
-      training->Join(std::move(MakeLoopbackGroup(1).front()), Evenly(1), 0)
-          .ok());
+  ASSERT_TRUE(training
+                  ->Join(std::move(MakeLoopbackGroup(1).front()), Workers(1),
+                         Evenly(1), 0)
+                  .ok());
 
   absl::Status status;
   int64_t skipped = 0;
