@@ -167,11 +167,13 @@ absl::Status Generation::PrepareAll() {
     writer_ = *std::move(writer);
     held_.nonce = output_->nonce();
   }
+  RETURN_IF_ERROR(FindCheckpoint());
   ASSIGN_OR_RETURN(
       training_,
       Training::Create(*job_, prepare_.rank, world(), *environment_.device,
-                       *environment_.clock, environment_.on_progress));
-  RETURN_IF_ERROR(FindCheckpoint());
+                       *environment_.clock,
+                       checkpoint_.has_value() ? &*checkpoint_ : nullptr,
+                       environment_.on_progress));
   if (world() > 1) {
     ASSIGN_OR_RETURN(
         listener_,
@@ -220,7 +222,6 @@ absl::Status Generation::FindCheckpoint() {
                     found.status());
   }
   if (!found->has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(training_->Restore(**found));
   checkpoint_ = *std::move(found);
   if (prepare_.rank == 0) {
     held_.first_step = checkpoint_->info().step_count;

@@ -77,10 +77,12 @@ class Training::Sink : public GradientSink {
 
 absl::StatusOr<std::unique_ptr<Training>> Training::Create(
     const OpenedJob& job, int rank, int world, kernels::Device& device,
-    Clock& clock, std::function<void()> on_progress) {
+    Clock& clock, const Checkpoint* from, std::function<void()> on_progress) {
   auto training = std::unique_ptr<Training>(
       new Training(job, rank, world, device, clock, std::move(on_progress)));
   RETURN_IF_ERROR(training->Allocate());
+  RETURN_IF_ERROR(from != nullptr ? training->Restore(*from)
+                                  : training->LoadStart());
   return training;
 }
 
@@ -102,16 +104,6 @@ absl::Status Training::Allocate() {
                                            .tied_head = job_.model().tied_head,
                                            .products = products},
                                           *stream_, clock_));
-  Sha256 digest;
-  RETURN_IF_ERROR(parameters_->Load([&](int unit, float* values) {
-    absl::Status status = job_.LoadUnit(unit, values);
-    digest.Update(values, layout.units[unit].range.element_count *
-                              int64_t{sizeof(float)});
-    return status;
-  }));
-  const Checkpoint* const start = job_.start_checkpoint();
-  if (start != nullptr) digest.Update(start->digest());
-  weights_digest_ = digest.HexDigest();
   ASSIGN_OR_RETURN(
       decoder_,
       Decoder::Create(
@@ -136,10 +128,25 @@ absl::Status Training::Allocate() {
                                       .clip_norm = optimizer.clip_norm()},
                                      *stream_));
   unit_histories_.resize(layout.tensors.size());
-  if (start != nullptr && spec.model().checkpoint().optimizer()) {
-    RETURN_IF_ERROR(RestoreOptimizer(*start));
-  }
   return stream_->Synchronize();
+}
+
+absl::Status Training::LoadStart() {
+  Sha256 digest;
+  RETURN_IF_ERROR(parameters_->Load([&](int unit, float* values) {
+    on_progress_();
+    absl::Status status = job_.LoadUnit(unit, values);
+    digest.Update(values, job_.layout().units[unit].range.element_count *
+                              int64_t{sizeof(float)});
+    return status;
+  }));
+  const Checkpoint* const start = job_.start_checkpoint();
+  if (start != nullptr) digest.Update(start->digest());
+  weights_digest_ = digest.HexDigest();
+  if (start == nullptr || !job_.spec().model().checkpoint().optimizer()) {
+    return absl::OkStatus();
+  }
+  return RestoreOptimizer(*start);
 }
 
 ReductionPlan Training::PlanOf(const OpenedJob& job) {

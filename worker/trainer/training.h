@@ -54,22 +54,25 @@ struct EvaluationOutcome {
   absl::Duration duration;  // At this rank.
 };
 
-// Made in two phases: memory is taken and weights are loaded before the other
+// Made in two phases: memory is taken and the state is loaded before the other
 // ranks are there, then it is joined to them.  Belongs to one thread, but for
 // Abort.
 class Training {
  public:
-  // For rank `rank` of `world`.  `job`, `device` and `clock` must outlive this.
-  // `on_progress` is called as often as something is done, by the thread that
-  // does it: a gradient of a tensor, a batch of an evaluation.
+  // For rank `rank` of `world`, to go on from a checkpoint of this job, or from
+  // the job's start if that is null.  `job`, `device` and `clock` must outlive
+  // this.  `on_progress` is called as often as something is done, by the thread
+  // that does it: a unit loaded, a gradient of a tensor, a batch of an
+  // evaluation.
   //
-  // Errors: not enough memory; the job's, where its model cannot be read.
+  // Errors: not enough memory; the job's, where its model cannot be read, and
+  // Restore's.
   static absl::StatusOr<std::unique_ptr<Training>> Create(
       const OpenedJob& job, int rank, int world, kernels::Device& device,
-      Clock& clock, std::function<void()> on_progress = [] {});
+      Clock& clock, const Checkpoint* from,
+      std::function<void()> on_progress = [] {});
 
-  // Takes the state from a checkpoint of this job, in place of what Create has
-  // loaded.  Before Join.
+  // Takes the state from another checkpoint of this job.  Before Join.
   //
   // Errors: the job's, where the checkpoint is of another model or of other
   // data; else as the disk says.
@@ -154,6 +157,7 @@ class Training {
     return {.data = values, .is_owned = ShardsOptimizer(zero_stage())};
   }
   absl::Status Allocate();
+  absl::Status LoadStart();
   // Moments, updates and units.
   absl::Status RestoreOptimizer(const Checkpoint& checkpoint);
   absl::StatusOr<StepOutcome> TakeStep(const Votes& votes);

@@ -93,7 +93,8 @@ Outcome Train(const v1::JobSpec& spec,
       const OpenedJob job = MustOpen(spec);
       auto device = kernels::CreateCpuDevice(threads);
       ASSERT_TRUE(device.ok());
-      auto training = Training::Create(job, rank, world, **device, RealClock());
+      auto training =
+          Training::Create(job, rank, world, **device, RealClock(), nullptr);
       ASSERT_TRUE(training.ok()) << training.status();
       const absl::Status joined = (*training)->Join(
           std::move(communicators[rank]), Workers(ranges.size()), ranges, 0);
@@ -232,7 +233,8 @@ void ExpectAsPlanned(const v1::JobSpec& spec,
       const OpenedJob job = MustOpen(spec);
       auto device = kernels::CreateCpuDevice(threads).value();
       auto training =
-          Training::Create(job, rank, world, *device, RealClock()).value();
+          Training::Create(job, rank, world, *device, RealClock(), nullptr)
+              .value();
       const absl::Status joined = training->Join(
           std::move(communicators[rank]), Workers(ranges.size()), ranges, 0);
       ASSERT_TRUE(joined.ok()) << joined;
@@ -388,16 +390,19 @@ std::string TrainOn(const v1::JobSpec& spec, const TestFolder& folder,
     ranks.emplace_back([&, rank] {
       const OpenedJob job = MustOpen(spec);
       auto device = kernels::CreateCpuDevice(1);
-      auto training =
-          Training::Create(job, rank, world, **device, RealClock()).value();
       auto found = FindNewestCheckpoint(
           folder.Path("checkpoints"), {"j", job.spec_digest()}, /*verify=*/true,
           progress, [](const absl::Status& why) { ADD_FAILURE() << why; });
       ASSERT_TRUE(found.ok()) << found.status();
-      int64_t first = 0;
-      if (found->has_value()) {
-        ASSERT_EQ(training->Restore(**found), absl::OkStatus());
-        first = (*found)->info().step_count;
+      const Checkpoint* from = found->has_value() ? &**found : nullptr;
+      const int64_t first = from == nullptr ? 0 : from->info().step_count;
+      // An odd rank had begun from the start, and is told otherwise.
+      const bool is_late = from != nullptr && rank % 2 == 1;
+      auto training = Training::Create(job, rank, world, **device, RealClock(),
+                                       is_late ? nullptr : from)
+                          .value();
+      if (is_late) {
+        ASSERT_EQ(training->Restore(*from), absl::OkStatus());
       }
       ASSERT_EQ(training->Join(std::move(communicators[rank]),
                                Workers(ranges.size()), ranges, first),
@@ -511,7 +516,8 @@ TEST(TrainingTest, ACheckpointOfOtherDataIsRefusedByName) {
   folder.Write("text", "X" + Text(6000).substr(1));
   const OpenedJob job = MustOpen(spec);
   auto device = kernels::CreateCpuDevice(1);
-  auto training = Training::Create(job, 0, 1, **device, RealClock()).value();
+  auto training =
+      Training::Create(job, 0, 1, **device, RealClock(), nullptr).value();
   const auto checkpoint =
       Checkpoint::Open(folder.Path("checkpoints/step-000000000002"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -559,7 +565,7 @@ TEST(TrainingTest, RanksThatSeeOtherDataAreRefusedByName) {
     ranks.emplace_back([&, rank] {
       auto device = kernels::CreateCpuDevice(1);
       auto training = Training::Create(rank == 0 ? job0 : job1, rank, 2,
-                                       **device, RealClock());
+                                       **device, RealClock(), nullptr);
       ASSERT_TRUE(training.ok());
       statuses[rank] = (*training)->Join(std::move(communicators[rank]),
                                          Workers(2), Evenly(2), 0);
@@ -585,11 +591,13 @@ TEST(TrainingTest, AnAbortEndsAStepThatWaitsForAPeer) {
   const OpenedJob job = MustOpen(Spec(folder));
   auto communicators = MakeLoopbackGroup(2);
   auto device = kernels::CreateCpuDevice(1);
-  auto waiting = Training::Create(job, 0, 2, **device, RealClock()).value();
+  auto waiting =
+      Training::Create(job, 0, 2, **device, RealClock(), nullptr).value();
   absl::Notification joined;
   std::thread peer([&] {
     auto own_device = kernels::CreateCpuDevice(1);
-    auto idle = Training::Create(job, 1, 2, **own_device, RealClock()).value();
+    auto idle =
+        Training::Create(job, 1, 2, **own_device, RealClock(), nullptr).value();
     EXPECT_TRUE(
         idle->Join(std::move(communicators[1]), Workers(2), Evenly(2), 0).ok());
     // It never takes a step.
@@ -617,7 +625,8 @@ TEST(TrainingTest, LossesThatStayNotFiniteEndTheJobByItsOwnFault) {
   spec.mutable_optimizer()->set_weight_decay(10);
   const OpenedJob job = MustOpen(spec);
   auto device = kernels::CreateCpuDevice(1);
-  auto training = Training::Create(job, 0, 1, **device, RealClock()).value();
+  auto training =
+      Training::Create(job, 0, 1, **device, RealClock(), nullptr).value();
   ASSERT_TRUE(training
                   ->Join(std::move(MakeLoopbackGroup(1).front()), Workers(1),
                          Evenly(1), 0)
