@@ -1,6 +1,5 @@
 #include "cli/checkpoint_commands.h"
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,18 +38,6 @@ job's model came from, if that is still there.
 
 Example:
   lockstep export out/checkpoints/step-000000001000 model-1000)";
-
-std::string Absolute(const Environment& env, const std::string& path) {
-  return (std::filesystem::path(env.working_folder) / path).string();
-}
-
-// A file that is not there is a wrong command line here: the exit code for what
-// is not found means jobs.
-int FailOnFile(Environment& env, const absl::Status& status) {
-  return Fail(env, absl::IsNotFound(status)
-                       ? absl::InvalidArgumentError(status.message())
-                       : status);
-}
 
 std::string SizeText(int64_t bytes) {
   return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);

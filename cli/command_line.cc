@@ -1,5 +1,6 @@
 #include "cli/command_line.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -95,6 +96,16 @@ int Fail(Environment& env, const absl::Status& status) {
   }
   env.err << std::flush;
   return ExitCodeOf(status);
+}
+
+int FailOnFile(Environment& env, const absl::Status& status) {
+  return Fail(env, absl::IsNotFound(status)
+                       ? absl::InvalidArgumentError(status.message())
+                       : status);
+}
+
+std::string Absolute(const Environment& env, const std::string& path) {
+  return (std::filesystem::path(env.working_folder) / path).string();
 }
 
 absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message,

@@ -54,6 +54,13 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const CommandLine& line);
 // returns the exit code that stands for it.
 int Fail(Environment& env, const absl::Status& status);
 
+// Fail, of a file that the command line names: one that is not there makes the
+// command line wrong, since the exit code for what is not found means jobs.
+int FailOnFile(Environment& env, const absl::Status& status);
+
+// Where a path on the command line is.
+std::string Absolute(const Environment& env, const std::string& path);
+
 // `message` in the JSON form of protocol buffers, with the proto's field names
 // and with fields that have their default value; on one line, or indented.
 //

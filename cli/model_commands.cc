@@ -1,7 +1,6 @@
 #include "cli/model_commands.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -47,18 +46,6 @@ struct SampleOptions {
   int threads = 0;
   SamplerOptions sampler;
 };
-
-std::string Absolute(const Environment& env, const std::string& path) {
-  return (std::filesystem::path(env.working_folder) / path).string();
-}
-
-// A file that is not there is a wrong command line here: the exit code for what
-// is not found means jobs.
-int FailOnFile(Environment& env, const absl::Status& status) {
-  return Fail(env, absl::IsNotFound(status)
-                       ? absl::InvalidArgumentError(status.message())
-                       : status);
-}
 
 int Hash(Environment& env, const std::string& path) {
   const absl::StatusOr<std::string> hash = HashState(Absolute(env, path));
