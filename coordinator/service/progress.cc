@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/time_proto.h"
 
 namespace lockstep {
@@ -37,10 +38,20 @@ bool ProgressTracker::Add(const v1::StepMetrics& row) {
     news = true;
   }
   if (row.rank() == 0 &&
-      (row.checkpoint_step_count() != reported_.checkpoint_step_count() ||
-       !row.checkpoint_failure().empty())) {
+      row.checkpoint_step_count() != reported_.checkpoint_step_count()) {
     reported_.set_checkpoint_step_count(row.checkpoint_step_count());
-    reported_.set_checkpoint_failure(row.checkpoint_failure());
+    // Another rank may have told of a later checkpoint before.
+    if (row.step() > checkpoint_failure_step_) {
+      reported_.clear_checkpoint_failure();
+      checkpoint_failure_step_ = row.step();
+    }
+    news = true;
+  }
+  if (!row.checkpoint_failure().empty() &&
+      row.step() >= checkpoint_failure_step_) {
+    reported_.set_checkpoint_failure(
+        absl::StrCat(row.worker(), ": ", row.checkpoint_failure()));
+    checkpoint_failure_step_ = row.step();
     news = true;
   }
   if (row.step() + 1 <= reported_.step_count()) return news;

@@ -45,6 +45,8 @@ class ProgressTracker {
   // Of generation_: all but what Progress() adds.
   v1::JobProgress reported_;
   int64_t generation_ = 0;
+  // Whose report set the checkpoint's failure, or cleared it.
+  int64_t checkpoint_failure_step_ = -1;
   std::deque<Step> window_;
   // Sums over window_.
   int64_t window_token_count_ = 0;

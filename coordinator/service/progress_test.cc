@@ -54,6 +54,39 @@ TEST(ProgressTest, TheFirstReportOfAStepCountsWhicheverRankItIsOf) {
   EXPECT_FALSE(progress.has_held_out_loss());
 }
 
+TEST(ProgressTest, WhatAnyRankCouldNotSaveIsSaidUntilALaterCheckpoint) {
+  ProgressTracker tracker;
+  const auto add = [&](int64_t step, int rank, int64_t complete,
+                       const std::string& failure) {
+    v1::StepMetrics row = Row(1, step, rank, 5);
+    row.set_worker(rank == 0 ? "workers/a" : "workers/b");
+    row.set_checkpoint_step_count(complete);
+    row.set_checkpoint_failure(failure);
+    tracker.Add(row);
+    return tracker.Progress(Running(1, 2, 10), 1000);
+  };
+  EXPECT_EQ(add(10, 0, 10, "").checkpoint_step_count(), 10);
+
+  EXPECT_EQ(add(21, 1, 0, "disk full").checkpoint_failure(),
+            "workers/b: disk full");
+  // What was complete before says nothing of it.
+  EXPECT_EQ(add(21, 0, 10, "").checkpoint_failure(), "workers/b: disk full");
+  EXPECT_EQ(add(22, 0, 10, "no name").checkpoint_failure(),
+            "workers/a: no name");
+  v1::JobProgress progress = add(31, 0, 30, "");
+  EXPECT_EQ(progress.checkpoint_failure(), "");
+  EXPECT_EQ(progress.checkpoint_step_count(), 30);
+  // Sent again.
+  EXPECT_EQ(add(21, 1, 0, "disk full").checkpoint_failure(), "");
+
+  // That the one before is complete may come late.
+  EXPECT_EQ(add(42, 1, 0, "disk full").checkpoint_failure(),
+            "workers/b: disk full");
+  progress = add(41, 0, 39, "");
+  EXPECT_EQ(progress.checkpoint_failure(), "workers/b: disk full");
+  EXPECT_EQ(progress.checkpoint_step_count(), 39);
+}
+
 TEST(ProgressTest, TheRateIsOfTheLastSteps) {
   ProgressTracker tracker;
   tracker.Add(Row(1, 0, 0, 5, /*milliseconds=*/60'000));

@@ -130,6 +130,7 @@ class CheckpointTest(harness.JobTest):
         job = self.submit(spec)
         harness.wait_for("the job to say so",
                          lambda: self.get(job).get("progress", {}).get("checkpoint_failure"))
+        self.assertRegex(self.get(job)["progress"]["checkpoint_failure"], "^workers/.*: checkpoint of .* steps: ")
         os.mkdir(self.path("elsewhere"))
         done = self.await_state(job, "COMPLETED")
         self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 400)

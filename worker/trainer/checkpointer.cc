@@ -90,13 +90,6 @@ void Checkpointer::OnCommit(const StepResult& result) {
   if (result.failed_step_count >= step_count) {
     if (options_.rank == 0) {
       Post([this, step_count] { Remove(StagingOf(step_count)); });
-      MutexLock lock(&mutex_);
-      // Else it has said why itself.
-      if (failed_ < step_count) {
-        failure_ = absl::StrCat("checkpoint of ", step_count,
-                                " steps: another worker could not write its "
-                                "part; its log says why");
-      }
     }
     pending_.reset();
   } else if (result.written_step_count >= step_count) {

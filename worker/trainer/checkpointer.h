@@ -91,7 +91,7 @@ class Checkpointer {
   // Steps in the newest complete checkpoint, as far as this rank knows.
   int64_t complete_step_count() const;
 
-  // Why a checkpoint could not be written, once; at rank 0 for all.
+  // Why this rank could not write its part, or rank 0 not commit; once.
   std::optional<std::string> TakeFailure();
 
  private:

@@ -439,7 +439,7 @@ void Generation::Report(const StepOutcome& step,
     if (const auto failure = checkpointer_->TakeFailure()) {
       LOG(WARNING) << "no checkpoint" << Field("job", held_.key.job)
                    << Field("rank", held_.rank) << Field("reason", *failure);
-      if (held_.rank == 0) m.set_checkpoint_failure(*failure);
+      m.set_checkpoint_failure(*failure);
     }
     *m.mutable_checkpoint_stall() = DurationToProto(step.checkpoint_stall);
   }
