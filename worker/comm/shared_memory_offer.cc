@@ -70,10 +70,21 @@ absl::Status NotShared(int peer, absl::string_view why) {
       "rank ", peer, " is not reachable through shared memory: ", why));
 }
 
-// Room for one descriptor beside a message.
-union Control {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
+// For sendmsg and recvmsg: `size` bytes at `data`, with room for one descriptor
+// beside them.
+struct DescriptorMessage {
+  DescriptorMessage(void* data, size_t size) : part{data, size} {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = room;
+    header.msg_controllen = sizeof(room);
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
+  iovec part;
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
 };
 
 }  // namespace
@@ -161,19 +172,14 @@ absl::Status SharedMemoryOffer::ReachOne(int peer, const std::string& offer) {
   hello.world = options_.world;
   std::memcpy(hello.nonce, offer.data() + kNameBytes, kNonceBytes);
   hello.proof = proof_;
-  iovec part = {&hello, sizeof(hello)};
-  Control control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof(control);
-  control.header.cmsg_level = SOL_SOCKET;
-  control.header.cmsg_type = SCM_RIGHTS;
-  control.header.cmsg_len = CMSG_LEN(sizeof(int));
+  DescriptorMessage message(&hello, sizeof(hello));
+  cmsghdr* const beside = CMSG_FIRSTHDR(&message.header);
+  beside->cmsg_level = SOL_SOCKET;
+  beside->cmsg_type = SCM_RIGHTS;
+  beside->cmsg_len = CMSG_LEN(sizeof(int));
   const int segment = shared_.segments[options_.rank].fd();
-  std::memcpy(CMSG_DATA(&control.header), &segment, sizeof(segment));
-  if (sendmsg(connection.get(), &message, MSG_NOSIGNAL) !=
+  std::memcpy(CMSG_DATA(beside), &segment, sizeof(segment));
+  if (sendmsg(connection.get(), &message.header, MSG_NOSIGNAL) !=
       static_cast<ssize_t>(sizeof(hello))) {
     return NotShared(peer, SystemText("passing it this rank's memory"));
   }
@@ -212,17 +218,11 @@ absl::Status SharedMemoryOffer::TakeOne(UniqueFd connection,
     return absl::PermissionDeniedError(wrong);
   }
   Hello hello;
-  iovec part = {&hello, sizeof(hello)};
-  Control control = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t size =
-      recvmsg(connection.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  DescriptorMessage message(&hello, sizeof(hello));
+  const ssize_t size = recvmsg(connection.get(), &message.header,
+                               MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   UniqueFd segment;
-  const cmsghdr* beside = size < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  const cmsghdr* beside = size < 0 ? nullptr : CMSG_FIRSTHDR(&message.header);
   if (beside != nullptr && beside->cmsg_level == SOL_SOCKET &&
       beside->cmsg_type == SCM_RIGHTS &&
       beside->cmsg_len == CMSG_LEN(sizeof(int))) {
