@@ -55,7 +55,10 @@ std::string AsBytes(const float* values, int64_t n) {
 std::vector<float> FreshWeights(const ModelConfig& config) {
   const Layout layout = MakeLayout(config);
   std::vector<float> flat(layout.element_count);
-  InitializeWeights(config, layout, 1, flat.data());
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    InitializeUnit(config, layout, 1, static_cast<int>(u),
+                   &flat[layout.units[u].range.offset]);
+  }
   // Norms and biases that a mix-up would show.
   for (const Tensor& t : layout.tensors) {
     for (int64_t i = 0; i < t.element_count; ++i) {

@@ -36,14 +36,6 @@ void FillNormal(int64_t seed, uint32_t tensor, int64_t n, double deviation,
 
 }  // namespace
 
-void InitializeWeights(const ModelConfig& config, const Layout& layout,
-                       int64_t seed, float* flat) {
-  for (size_t u = 0; u < layout.units.size(); ++u) {
-    InitializeUnit(config, layout, seed, static_cast<int>(u),
-                   flat + layout.units[u].range.offset);
-  }
-}
-
 void InitializeUnit(const ModelConfig& config, const Layout& layout,
                     int64_t seed, int unit, float* values) {
   const double plain = config.initializer_range;

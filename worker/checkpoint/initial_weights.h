@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-// Fills flat[0, layout.element_count) as the family is initialised:
+// Fills the values of unit `unit`, (unit.range.element_count), as the family is
+// initialised:
 //
 //   matrices                 N(0, initializer_range^2)
 //   GPT-2's projections      N(0, initializer_range^2 / (2 layer_count))
@@ -26,10 +27,6 @@ namespace lockstep {
 // the same on every machine.
 //
 // `layout` must be MakeLayout(config).  About 30 ns an element.
-void InitializeWeights(const ModelConfig& config, const Layout& layout,
-                       int64_t seed, float* flat);
-
-// The same of unit `unit` alone: values is (unit.range.element_count).
 void InitializeUnit(const ModelConfig& config, const Layout& layout,
                     int64_t seed, int unit, float* values);
 

@@ -28,7 +28,10 @@ std::vector<float> Weights(const ModelConfig& config, int64_t seed) {
   const Layout layout = MakeLayout(config);
   // Not zero before, so that what is left out shows.
   std::vector<float> flat(layout.element_count, 99.0f);
-  InitializeWeights(config, layout, seed, flat.data());
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    InitializeUnit(config, layout, seed, static_cast<int>(u),
+                   &flat[layout.units[u].range.offset]);
+  }
   return flat;
 }
 

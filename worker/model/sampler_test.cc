@@ -60,16 +60,14 @@ class SampleFromFolderTest : public testing::Test {
     config.inner_width = 32;
     config.initializer_range = 0.5;
     const Layout layout = MakeLayout(config);
-    std::vector<float> flat(layout.element_count);
-    InitializeWeights(config, layout, 1, flat.data());
     auto writer = HuggingFaceWriter::Create(
         {.temporary_folder = folder_.Path("model"), .config = config});
     EXPECT_TRUE(writer.ok()) << writer.status();
     for (size_t u = 0; u < layout.units.size(); ++u) {
-      EXPECT_TRUE((*writer)
-                      ->WriteUnit(static_cast<int>(u),
-                                  &flat[layout.units[u].range.offset])
-                      .ok());
+      const int unit = static_cast<int>(u);
+      std::vector<float> values(layout.units[u].range.element_count);
+      InitializeUnit(config, layout, 1, unit, values.data());
+      EXPECT_TRUE((*writer)->WriteUnit(unit, values.data()).ok());
     }
     EXPECT_TRUE((*writer)->Finish().ok());
   }
