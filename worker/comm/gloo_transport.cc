@@ -224,6 +224,10 @@ absl::Status GlooTransport::Connect(
       }
     }
   }
+  {
+    MutexLock lock(&mutex_);
+    phase_ = Phase::kGreeting;
+  }
   RETURN_IF_ERROR(ExchangeHello());
 
   MutexLock lock(&mutex_);
@@ -449,8 +453,7 @@ void GlooTransport::AwaitVerdict(int peer) {
   for (int i = 0; i < kVerdictStepsMax; ++i) {
     {
       MutexLock lock(&mutex_);
-      // While connecting nobody says farewell.
-      if (!failure_.ok() || phase_ != Phase::kOpen) return;
+      if (!failure_.ok() || !can_say_farewell()) return;
       if (i > 0) changed_.WaitFor(&mutex_, kVerdictStep);
     }
     if (IsCut(peer)) return;
@@ -469,6 +472,7 @@ bool GlooTransport::IsCut(int peer) {
 // Ends a wait that lasts too long, and says farewell.
 void GlooTransport::RunGuard() {
   bool was_open;
+  bool says_farewell;
   int overdue = -1;
   {
     MutexLock lock(&mutex_);
@@ -487,6 +491,7 @@ void GlooTransport::RunGuard() {
       changed_.WaitFor(&mutex_, sleep);
     }
     was_open = phase_ == Phase::kOpen;
+    says_farewell = can_say_farewell();
     if (overdue >= 0 && !was_open) {
       FailLocked(absl::UnavailableError(absl::StrCat(
                      "rank ", overdue, " was silent for the time given for ",
@@ -495,7 +500,7 @@ void GlooTransport::RunGuard() {
     }
   }
   if (overdue >= 0 && was_open) FailOverdue(overdue);
-  if (was_open) SayFarewell();
+  if (says_farewell) SayFarewell();
   {
     MutexLock lock(&mutex_);
     if (failure_.ok()) return;  // Closing: connections end with their pairs.

@@ -151,7 +151,8 @@ class GlooTransport {
  private:
   struct Hello;
   struct Farewell;
-  enum class Phase { kListening, kConnecting, kOpen };
+  // Greeting: all connections are made, and some ranks may be open already.
+  enum class Phase { kListening, kConnecting, kGreeting, kOpen };
 
   GlooTransport(int rank, int world, GlooOptions options, Clock& clock);
   absl::Status Open();
@@ -175,6 +176,10 @@ class GlooTransport {
   // `peer` has been waited for too long: fails for whoever is at fault.
   void FailOverdue(int peer);
   std::vector<int> MutePeers();
+
+  bool can_say_farewell() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return phase_ == Phase::kGreeting || phase_ == Phase::kOpen;
+  }
 
   void RunGuard();
   void RunWatch();

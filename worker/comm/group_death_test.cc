@@ -164,11 +164,13 @@ class GroupDeathTest : public ::testing::Test {
     if (!end.ok()) {
       report.ready = 0;
       report.code = static_cast<int>(end.status().code());
+      report.failed_peer = (*listener)->failed_peer().value_or(-1);
       report.took_ms =
           absl::ToInt64Milliseconds(RealClock().Now() - connecting);
       std::snprintf(report.message, sizeof(report.message), "%s",
                     end.status().ToString().c_str());
       Send(out, report);
+      listener->reset();
       _exit(7);
     }
     std::vector<int64_t> data(n);
@@ -285,17 +287,13 @@ TEST_P(ConnectingKillTest, ADeathWhileMemoryIsTriedEndsAllOthersToo) {
 
   for (const int rank : {0, 1, 3}) {
     Report report = ReportOf(rank);
-    const bool connected = report.ready == 1;
-    if (connected) report = ReportOf(rank);
+    if (report.ready == 1) report = ReportOf(rank);
     EXPECT_EQ(static_cast<absl::StatusCode>(report.code),
               absl::StatusCode::kUnavailable)
         << report.message;
     EXPECT_LT(report.took_ms, 10'000);
-    if (connected) {
-      // Mostly 2; but one that ended of it may not have come to say so.
-      EXPECT_GE(report.failed_peer, 0);
-      EXPECT_NE(report.failed_peer, rank);
-    }
+    EXPECT_EQ(report.failed_peer, 2)
+        << "rank " << rank << ": " << report.message;
   }
 }
 

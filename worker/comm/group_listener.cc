@@ -13,9 +13,27 @@
 namespace lockstep {
 namespace {
 
-// Of the two times that ranks agree.
+// Of the two times that ranks agree, and of the end when they do not.
 constexpr uint64_t kReachedSlot = kFreeSlotMin;
 constexpr uint64_t kMappedSlot = kFreeSlotMin + 1;
+constexpr uint64_t kRefusedSlot = kFreeSlotMin + 2;
+
+// Tells all ranks the own one of `all`, whose other entries become theirs.
+template <typename T>
+absl::Status Exchange(GlooTransport& transport, uint64_t slot,
+                      std::vector<T>& all) {
+  T* const own = &all[transport.rank()];
+  std::vector<std::unique_ptr<GlooTransport::Transfers>> transfers;
+  for (int peer = 0; peer < transport.world(); ++peer) {
+    if (peer == transport.rank()) continue;
+    transfers.push_back(transport.Receive(peer, slot, &all[peer], sizeof(T)));
+    RETURN_IF_ERROR(transfers.back()->Post(0, sizeof(T)));
+    transfers.push_back(transport.Send(peer, slot, own, sizeof(T)));
+    RETURN_IF_ERROR(transfers.back()->Post(0, sizeof(T)));
+  }
+  for (const auto& t : transfers) RETURN_IF_ERROR(t->WaitAll());
+  return absl::OkStatus();
+}
 
 // An address as it travels: the length of the transport's, that, the offer.
 std::string Join(const std::string& tcp, const std::string& offer) {
@@ -96,6 +114,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> GroupListener::Connect(
   }
   RETURN_IF_ERROR(transport->Connect(tcp, deadline));
   shared_memory_ = TryToShare(*transport, offers);
+  if (absl::IsFailedPrecondition(shared_memory_)) {
+    // A rank that died since it gave its vote shares nothing either: then that
+    // is what failed.
+    std::vector<char> alive(transport->world());
+    RETURN_IF_ERROR(Exchange(*transport, kRefusedSlot, alive));
+  }
   RETURN_IF_ERROR(transport->status());
   transport->EndConnecting();
   if (absl::IsFailedPrecondition(shared_memory_)) return shared_memory_;
@@ -135,16 +159,7 @@ absl::Status GroupListener::Agree(GlooTransport& transport, uint64_t slot,
   own.insists = collectives_ == Collectives::kSharedMemory;
   const std::string why(mine.message());
   std::memcpy(own.why, why.data(), std::min(why.size(), sizeof(own.why) - 1));
-  std::vector<std::unique_ptr<GlooTransport::Transfers>> transfers;
-  for (int peer = 0; peer < transport.world(); ++peer) {
-    if (peer == transport.rank()) continue;
-    transfers.push_back(
-        transport.Receive(peer, slot, &votes[peer], sizeof(Vote)));
-    RETURN_IF_ERROR(transfers.back()->Post(0, sizeof(Vote)));
-    transfers.push_back(transport.Send(peer, slot, &own, sizeof(Vote)));
-    RETURN_IF_ERROR(transfers.back()->Post(0, sizeof(Vote)));
-  }
-  for (const auto& t : transfers) RETURN_IF_ERROR(t->WaitAll());
+  RETURN_IF_ERROR(Exchange(transport, slot, votes));
 
   // Who has nothing to offer says more than who misses it.
   const auto first = [&votes](auto is) {
