@@ -39,8 +39,9 @@ struct MatMulOptions {
 // m = 0 or n = 0 is a no-op; k = 0 adds nothing.  NaN and infinity are carried
 // as IEEE 754 says.
 //
-// The bits of an element depend on its row of A, its column of B and the
-// shape; not on the number of threads.
+// The bits of an element depend on its row of A, its column of B, its place and
+// the shape (at an edge the library may add in another order); not on the other
+// rows and columns, nor on the number of threads.
 //
 // Errors:
 //   InvalidArgument: a size is negative or too large, a stride is shorter than
