@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "coordinator/store/schema.h"
@@ -503,8 +504,12 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const StoreOptions& options) {
         "step_row_max: expected at least 1, got ", options.step_row_max));
   }
   std::error_code error;
+  // "store" has its folder elsewhere, and "store/" is not in itself.
   std::filesystem::create_directories(
-      std::filesystem::path(options.folder).parent_path(), error);
+      std::filesystem::absolute(
+          std::string(absl::StripSuffix(options.folder, "/")))
+          .parent_path(),
+      error);
   if (error) {
     return absl::ErrnoToStatus(
         error.value(),

@@ -387,6 +387,19 @@ TEST_F(StoreTest, AnUnfinishedCreationIsBegunAgain) {
 
 TEST_F(StoreTest, FoldersAboveItAreMade) {
   EXPECT_TRUE(OpenStore({.folder = base_ + "/a/b/c"}).ok());
+
+  const std::string before = std::filesystem::current_path();
+  std::filesystem::current_path(base_);
+  EXPECT_TRUE(OpenStore({.folder = "relative"}).ok());
+  EXPECT_TRUE(OpenStore({.folder = "another/"}).ok());
+  std::filesystem::current_path(before);
+  // For this user's eyes alone, however it is written.
+  for (const char* name : {"relative", "another", "a/b/c"}) {
+    EXPECT_EQ(
+        std::filesystem::status(absl::StrCat(base_, "/", name)).permissions(),
+        std::filesystem::perms::owner_all)
+        << name;
+  }
 }
 
 TEST_F(StoreTest, AFolderThatCannotBeUsedIsNamed) {
