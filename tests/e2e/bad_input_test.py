@@ -185,17 +185,10 @@ class BadInputTest(harness.JobTest):
         self.fail_in_forming(self.spec("proc", output_directory="/proc/lockstep/out"), "output_directory", "/proc/lockstep")
 
     def test_a_full_output_disk_is_noticed_before_the_first_step(self):
-        small = self.path("small")
-        os.mkdir(small)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True)
-        if mounted.returncode != 0:
-            self.skipTest("mounting a small disk needs root")
-        try:
-            spec = self.spec("full", output_directory=os.path.join(small, "out"), schedule={"max_steps": 10 ** 6})
-            self.fail_in_forming(spec, "output_directory", "the disk has", "free")
-            self.assertEqual(os.listdir(small), [])
-        finally:
-            subprocess.run(["umount", small], check=True)
+        small = self.small_disk("small", "64k")
+        spec = self.spec("full", output_directory=os.path.join(small, "out"), schedule={"max_steps": 10 ** 6})
+        self.fail_in_forming(spec, "output_directory", "the disk has", "free")
+        self.assertEqual(os.listdir(small), [])
 
     def test_two_unfinished_jobs_with_one_output(self):
         spec = self.spec("first", parallel={"min_workers": 2})

@@ -1,5 +1,6 @@
 """The same bits, whatever the number of workers and threads, buckets, overlap, failures."""
 import csv
+import itertools
 import os
 import signal
 import unittest
@@ -38,6 +39,32 @@ class BitsTest(harness.JobTest):
                 self.assertEqual(self.hash_with(name, **variant), base)
 
         self.assertNotEqual(self.hash_with("other-seed", seed=8), base)
+
+    def test_weights_and_optimizer_state_at_every_stage_and_world(self):
+        """LOCKSTEP_ALL=1, as --test_env, for every stage with every number of workers."""
+        models = {
+            "gpt2": {"gpt2": {"vocab_size": 256, "n_embd": 48, "n_layer": 3, "n_head": 4}},
+            "llama": {"llama": {"vocab_size": 256, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+                                "num_key_value_heads": 2, "intermediate_size": 88}},
+        }
+        for model in models:
+            states = {}
+            for stage, world in itertools.product(range(4), range(1, 5)):
+                if not os.environ.get("LOCKSTEP_ALL") and stage != (world - 1) % 4:
+                    continue
+                recompute = "BLOCK" if (stage + world) % 2 else "NONE"
+                # What splits a unit evenly for none of the worlds.
+                bucket_bytes = (25 << 20, 1028, 10_004, 64 << 10)[(stage + 2 * world) % 4]
+                spec = self.spec(f"{model}-{stage}-{world}", schedule={"max_steps": 20},
+                                 numerics={"dropout": 0.1, "seed": 7},
+                                 parallel={"min_workers": world, "zero_stage": stage, "recompute": recompute,
+                                           "bucket_bytes": bucket_bytes})
+                spec["model"] = models[model]
+                self.run_job(spec, workers=world)
+                folder = os.path.join(spec["output_directory"], "checkpoints", "step-000000000020")
+                states[stage, world] = self.lockstep("hash", folder, coordinator=False).stdout.replace(folder, "")
+            print(model, len(states), set(states.values()))
+            self.assertEqual(len(set(states.values())), 1, states)
 
     def test_recomputing_takes_less_memory_and_it_is_constant(self):
         held = {}

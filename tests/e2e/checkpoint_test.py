@@ -3,7 +3,9 @@ import csv
 import os
 import random
 import re
+import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -94,53 +96,119 @@ class CheckpointTest(harness.JobTest):
         self.assertEqual(self.hash_of(spec), self.hash_of(whole))
 
     def test_what_is_torn_or_tampered_with_is_passed_over_by_name(self):
-        _, workers = self.start_cluster(1)
-        spec = self.slow_spec("torn", steps=400)
+        self.start_cluster(2)
+        other = self.slow_spec("other", steps=10, parallel={"min_workers": 2}, numerics={"seed": 8})
+        self.await_state(self.submit(other), "COMPLETED")
+        foreign = os.path.join(self.checkpoint_path(other, 10), "manifest.json")
+        spec = self.slow_spec("torn", steps=1000, parallel={"min_workers": 2}, checkpoint={"every_steps": 5, "keep": 6})
         job = self.submit(spec)
-        harness.wait_for("two checkpoints", lambda: len(self.checkpoints(spec)) >= 2)
+        harness.wait_for("checkpoints", lambda: len(self.checkpoints(spec)) >= 6)
         self.kill_everything()
-        newest = self.checkpoints(spec)[-1]
-        part = os.path.join(self.checkpoint_path(spec, newest), "part-00000-of-00001.safetensors")
-        with open(part, "r+b") as f:
-            f.seek(-1000, os.SEEK_END)
-            byte = f.read(1)
-            f.seek(-1000, os.SEEK_END)
-            f.write(bytes([byte[0] ^ 4]))
-        done = self.lockstep("verify", self.checkpoint_path(spec, newest), coordinator=False, expect=harness.FAILURE)
-        self.assertIn("part-00000-of-00001.safetensors", done.stderr)
-        older = self.checkpoints(spec)[-2]
-        self.assertIn("whole", self.lockstep("verify", self.checkpoint_path(spec, older), coordinator=False).stdout)
+        steps = self.checkpoints(spec)
 
-        _, workers = self.start_cluster(1)
-        harness.wait_for("the warning", lambda: "a checkpoint is passed over" in workers[0].log())
-        self.assertIn("part-00000-of-00001.safetensors", workers[0].log())
+        def flip_a_bit(path):
+            with open(path, "r+b") as f:
+                f.seek(-1000, os.SEEK_END)
+                byte = f.read(1)
+                f.seek(-1000, os.SEEK_END)
+                f.write(bytes([byte[0] ^ 4]))
+
+        faults = [("part-00000-of-00002.safetensors", flip_a_bit),
+                  ("part-00001-of-00002.safetensors", os.unlink),
+                  ("part-00001-of-00002.safetensors", lambda path: os.truncate(path, os.path.getsize(path) - 1)),
+                  ("manifest.json", lambda path: os.truncate(path, os.path.getsize(path) // 2)),
+                  # Its parts are this job's.
+                  ("manifest.json", lambda path: shutil.copy(foreign, path))]
+        for step, (name, fault) in zip(reversed(steps), faults):
+            fault(os.path.join(self.checkpoint_path(spec, step), name))
+            done = self.lockstep("verify", self.checkpoint_path(spec, step), coordinator=False, expect=None)
+            self.assertIn(done.returncode, (harness.FAILURE, harness.USAGE), done.stdout)
+            self.assertIn(self.checkpoint_path(spec, step), done.stderr)
+        whole = steps[-1 - len(faults)]
+        self.assertIn("whole", self.lockstep("verify", self.checkpoint_path(spec, whole), coordinator=False).stdout)
+
+        _, workers = self.start_cluster(2)
         harness.wait_for("the second generation", lambda: len(self.first_steps(job)) == 2)
-        self.assertEqual(self.first_steps(job)[2], older)
-        # Its name is taken when its turn comes again.
-        harness.wait_for("it to be replaced", lambda: self.checkpoints(spec)[-1] > newest)
+        self.assertEqual(self.first_steps(job)[2], whole)
+        warnings = [line for worker in workers for line in worker.log().splitlines()
+                    if "a checkpoint is passed over" in line]
+        for step, (name, _) in zip(reversed(steps), faults):
+            self.assertTrue(any(self.checkpoint_path(spec, step) in w for w in warnings), (step, name, warnings))
+        # Their names are taken when their turn comes again.
+        harness.wait_for("them to be replaced", lambda: self.checkpoints(spec)[-1] > steps[-1])
         self.lockstep("cancel", job)
 
-    def test_what_cannot_be_saved_is_said_and_training_goes_on(self):
+    def failure_of(self, job):
+        return self.get(job).get("progress", {}).get("checkpoint_failure", "")
+
+    def test_a_full_disk_costs_the_job_nothing(self):
+        disk = self.small_disk("disk", "64m")
+
+        def fill():
+            with open(os.path.join(disk, "filler"), "wb", buffering=0) as f:
+                with self.assertRaises(OSError):
+                    while True:
+                        f.write(bytes(1 << 20))
+        self.check_that_training_goes_on(os.path.join(disk, "out"), fill, lambda: os.unlink(os.path.join(disk, "filler")),
+                                         "the disk has 0 free|No space left on device")
+
+    def test_a_read_only_folder_costs_the_job_nothing(self):
+        folder = self.path("out-read-only", "checkpoints")
+
+        def protect():  # Also from root.
+            if subprocess.run(["chattr", "+i", folder], capture_output=True).returncode != 0:
+                self.skipTest("making a folder immutable needs root and a file system that can")
+            self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+            self.addCleanup(subprocess.run, ["chattr", "-i", folder], capture_output=True)
+        self.check_that_training_goes_on(self.path("out-read-only"), protect,
+                                         lambda: subprocess.run(["chattr", "-i", folder], check=True),
+                                         "Operation not permitted")
+
+    def check_that_training_goes_on(self, output, break_it, mend_it, expected):
+        """While checkpoints cannot be written, and that the next one can."""
         self.start_cluster(2)
-        spec = self.slow_spec("full", steps=400, parallel={"min_workers": 2},
-                              checkpoint={"every_steps": 15})
-        # As good as a full disk: the folder leads nowhere.
-        os.makedirs(spec["output_directory"])
-        os.symlink(self.path("elsewhere"), os.path.join(spec["output_directory"], "checkpoints"))
+        spec = self.slow_spec("broken", steps=400, parallel={"min_workers": 2, "zero_stage": 2}, output_directory=output)
         job = self.submit(spec)
-        harness.wait_for("the job to say so",
-                         lambda: self.get(job).get("progress", {}).get("checkpoint_failure"))
-        self.assertRegex(self.get(job)["progress"]["checkpoint_failure"], "^workers/.*: checkpoint of .* steps: ")
-        os.mkdir(self.path("elsewhere"))
+        harness.wait_for("a checkpoint", lambda: self.checkpoints(spec))
+        break_it()
+        harness.wait_for("the job to say so", lambda: self.failure_of(job))
+        self.assertRegex(self.failure_of(job), f"^workers/w[01]: checkpoint of .* steps: .*({expected})")
+        saved = self.checkpoints(spec)
+        self.await_step(job, self.step_count(job) + 20)
+        self.assertLessEqual(set(self.checkpoints(spec)), set(saved))
+        self.assertIn("checkpoint of", self.lockstep("get", job).stdout)
+        mend_it()
+        harness.wait_for("the next checkpoint", lambda: not self.failure_of(job))
+        self.assertGreater(self.checkpoints(spec)[-1], saved[-1])
+
         done = self.await_state(job, "COMPLETED")
         self.assertEqual(int(done["progress"]["checkpoint_step_count"]), 400)
         self.assertFalse(done["progress"].get("checkpoint_failure"))
+        self.assertEqual(int(done["generation"]), 1)
+        self.lockstep("verify", self.checkpoint_path(spec, 400), coordinator=False)
+        self.assertEqual(sorted(os.listdir(output)), ["checkpoints", "model"])
+
+    def test_data_that_were_replaced_are_refused_by_name(self):
+        self.start_cluster(1)
+        spec = self.slow_spec("replaced", steps=1000)
+        job = self.submit(spec)
+        harness.wait_for("a checkpoint", lambda: self.checkpoints(spec))
+        self.kill_everything()
+        with open(self.data, "rb") as f:
+            content = f.read()
+        self.write("text.txt", content[:20_000] + b"#" + content[20_001:])
+
+        self.start_cluster(1)
+        failed = self.await_state(job, "FAILED")
+        self.assertIn("data", failed["state_reason"])
+        self.assertIn(self.checkpoint_path(spec, self.checkpoints(spec)[-1]), failed["state_reason"])
+        self.assertTrue(self.checkpoints(spec))
 
     def test_checkpoints_of_another_job_are_refused_by_name(self):
         spec = self.slow_spec("first", steps=10)
         self.run_job(spec, workers=1)
         os.rename(os.path.join(spec["output_directory"], "model"), self.path("moved"))
-        done = self.run_job(dict(spec, display_name="second"), workers=1, expect=harness.JOB_FAILED)
+        done = self.run_job(dict(spec, numerics={"seed": 8}), workers=1, expect=harness.JOB_FAILED)
         self.assertIn("and not of this job", done.stdout + done.stderr)
 
     def test_a_run_that_is_run_again_goes_on(self):

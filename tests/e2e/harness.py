@@ -108,6 +108,7 @@ class JobTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="lockstep-e2e-", dir=os.environ.get("TEST_TMPDIR"))
         self.daemons = []
+        self.mounts = []
         self.port = None
         self.data = self.write("text.txt", sample_text(40_000))
 
@@ -120,12 +121,24 @@ class JobTest(unittest.TestCase):
         if failed:
             for daemon in self.daemons:
                 print(f"---- log of {daemon.name}\n{daemon.log()[-4000:]}", file=sys.stderr)
+        for path in self.mounts:
+            subprocess.run(["umount", "--lazy", path], check=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- Files and jobs.
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
+
+    def small_disk(self, name, size):
+        """Mounts one, of at most `size` (as "64k"), until the test ends."""
+        path = self.path(name)
+        os.mkdir(path)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a small disk needs root")
+        self.mounts.append(path)
+        return path
 
     def write(self, name, content):
         mode = "wb" if isinstance(content, bytes) else "w"
@@ -224,7 +237,7 @@ class JobTest(unittest.TestCase):
         lines = self.lockstep("metrics", job, "--json").stdout.splitlines()
         return [json.loads(line) for line in lines if line]
 
-    def await_state(self, job, *states):
+    def await_state(self, job, *states, patience_s=PATIENCE_S):
         """Waits for one of the states and returns the job."""
         seen = {}
 
@@ -233,7 +246,7 @@ class JobTest(unittest.TestCase):
             if seen["state"] in ("COMPLETED", "FAILED", "CANCELLED") and seen["state"] not in states:
                 raise AssertionError(f"{job} is {seen['state']}: {seen.get('state_reason')}")
             return seen["state"] in states
-        wait_for(f"{job} to be {' or '.join(states)}", reached)
+        wait_for(f"{job} to be {' or '.join(states)}", reached, patience_s)
         return seen
 
     def step_count(self, job):

@@ -37,7 +37,7 @@ def relative_error(got, want):
 
 
 class ReferenceTest(harness.JobTest):
-    def check(self, name, workers, micro_batch_size, masked=False):
+    def check(self, name, workers, micro_batch_size, masked=False, zero_stage=0):
         case = os.path.join(CASES, name)
         with open(os.path.join(case, "expected.json")) as f:
             expected = json.load(f)
@@ -57,7 +57,7 @@ class ReferenceTest(harness.JobTest):
                             "min_learning_rate": optimizer["peak_lr"] * optimizer["min_ratio"]}
         spec["optimizer"] = {"beta1": optimizer["beta1"], "beta2": optimizer["beta2"], "epsilon": optimizer["eps"],
                              "weight_decay": optimizer["weight_decay"], "clip_norm": optimizer["clip"]}
-        spec["parallel"] = {"min_workers": workers}
+        spec["parallel"] = {"min_workers": workers, "zero_stage": zero_stage}
         self.start_cluster(workers)
 
         job = self.submit(spec)
@@ -83,20 +83,20 @@ class ReferenceTest(harness.JobTest):
     def test_a_gpt2_on_one_worker(self):
         self.check("gpt2_pretrain", workers=1, micro_batch_size=8)
 
-    def test_a_gpt2_on_three_workers(self):
-        self.check("gpt2_pretrain", workers=3, micro_batch_size=1)
+    def test_a_gpt2_on_three_workers_at_stage_3(self):
+        self.check("gpt2_pretrain", workers=3, micro_batch_size=1, zero_stage=3)
 
     def test_a_gpt2_with_a_mask_on_one_worker(self):
         self.check("gpt2_sft", workers=1, micro_batch_size=8, masked=True)
 
-    def test_a_gpt2_with_a_mask_on_three_workers(self):
-        self.check("gpt2_sft", workers=3, micro_batch_size=1, masked=True)
+    def test_a_gpt2_with_a_mask_on_three_workers_at_stage_3(self):
+        self.check("gpt2_sft", workers=3, micro_batch_size=1, zero_stage=3, masked=True)
 
     def test_a_llama_on_one_worker(self):
         self.check("llama_pretrain", workers=1, micro_batch_size=8)
 
-    def test_a_llama_on_three_workers(self):
-        self.check("llama_pretrain", workers=3, micro_batch_size=1)
+    def test_a_llama_on_three_workers_at_stage_3(self):
+        self.check("llama_pretrain", workers=3, micro_batch_size=1, zero_stage=3)
 
 
 if __name__ == "__main__":

@@ -280,13 +280,6 @@ absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
     absl::Status status = checkpoint.status();
     if (status.ok()) {
-      if (!owner.Owns(checkpoint->info())) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            path, " is of jobs/", checkpoint->info().job,
-            " and not of this job, jobs/", owner.job,
-            ", nor of the same spec; choose another output_directory, or move "
-            "it away"));
-      }
       if (checkpoint->info().step_count != step_count) {
         status = absl::DataLossError(
             absl::StrCat(path, "/manifest.json: step_count: expected ",
@@ -297,6 +290,14 @@ absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
       }
     }
     if (status.ok()) {
+      // A foreign manifest over other parts does not come here with `verify`.
+      if (!owner.Owns(checkpoint->info())) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            path, " is of jobs/", checkpoint->info().job,
+            " and not of this job, jobs/", owner.job,
+            ", nor of the same spec; choose another output_directory, or move "
+            "it away"));
+      }
       return std::optional<Checkpoint>(*std::move(checkpoint));
     }
     RETURN_IF_ERROR(on_progress());
