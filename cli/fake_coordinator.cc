@@ -96,8 +96,8 @@ class FakeCoordinator::Impl final : public v1::JobService::Service,
         return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
                             std::string(resolved.status().message()));
       }
-      v1::PlannedWorker worker = request->worker();
-      worker.MergeFrom(PlannedWorkerFor(*resolved, workers));
+      v1::PlannedWorker worker = PlannedWorkerFor(*resolved, workers);
+      worker.MergeFrom(request->worker());
       *response->mutable_plan() =
           lockstep::PlanJob(*resolved, *ModelOf(*resolved), worker);
       return grpc::Status::OK;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/exit_code.h"
+#include "cli/model_sizes.h"
 #include "cli/nearest_name.h"
 #include "cli/progress.h"
 #include "cli/spec_yaml.h"
@@ -49,6 +50,12 @@ int Submit(const SubmitOptions& options, CommandLine& line) {
 
   v1::SubmitJobRequest request;
   *request.mutable_spec() = file->spec();
+  if (const absl::Status status = ReadModelSizes(request.mutable_spec());
+      !status.ok()) {
+    env.err << "lockstep: note: " << OneLine(std::string(status.message()))
+            << "; so it is queued without a plan of its memory, which its "
+               "workers check\n";
+  }
   request.set_request_id(options.request_id.empty() ? env.make_request_id()
                                                     : options.request_id);
   const auto job = (*client)->SubmitJob(request);

@@ -373,7 +373,9 @@ TEST_F(LockstepTest, PlanWithMemoryAsksNoCoordinator) {
       Run({"plan", job_file_, "--memory", "0.5", "--flops", "1e10",
            "--memory-rate", "1e10", "--network-rate", "1e9"});
   EXPECT_EQ(result.code, kExitOk) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("a worker: 512 MiB, 1 thread\n"));
+  EXPECT_THAT(result.out,
+              HasSubstr("a worker: 512 MiB, 1 thread, 10 GFLOP/s, memory at "
+                        "9.31 GiB/s, collectives at 954 MiB/s\n"));
   EXPECT_THAT(result.out, HasSubstr("BOUND BY"));
   EXPECT_THAT(result.out, HasSubstr(" matmul\n"));
   EXPECT_EQ(coordinator_->call_count(), 0);
@@ -383,8 +385,31 @@ TEST_F(LockstepTest, PlanSaysThatAFolderMustBeReadableHere) {
   const Result result = Run({"plan", job_file_, "--set",
                              "model={hugging_face_folder: /no/such/folder}"});
   EXPECT_EQ(result.code, kExitUsage);
-  EXPECT_THAT(result.err, HasSubstr("a plan needs to read it here"));
+  EXPECT_THAT(result.err, HasSubstr("cannot be read here"));
+  EXPECT_THAT(result.err, HasSubstr("plan where the workers run"));
   EXPECT_EQ(coordinator_->call_count(), 0);
+}
+
+TEST_F(LockstepTest, SubmitSaysHowLargeAFoldersModelIsIfItCan) {
+  const std::string folder =
+      (fs::current_path() / "tests/reference/llama_pretrain").string();
+  const auto submit = [&](const std::string& from) {
+    const Result result =
+        Run({"submit", job_file_, "--set",
+             absl::StrCat("model={hugging_face_folder: ", from, "}")});
+    EXPECT_EQ(result.code, kExitOk) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(submit(folder), "");
+  const v1::SubmitJobRequest request = coordinator_->submissions()[0];
+  const v1::ModelSizes& sizes = request.spec().model().sizes();
+  EXPECT_EQ(sizes.model_type(), "llama");
+  EXPECT_GT(sizes.num_hidden_layers(), 0);
+
+  EXPECT_THAT(submit("/no/such/folder"),
+              ::testing::AllOf(
+                  StartsWith("lockstep: note: model.hugging_face_folder: "),
+                  HasSubstr("without a plan of its memory")));
 }
 
 TEST_F(LockstepTest, SubmitAndWatchShowsTheJobToItsEnd) {

@@ -8,11 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "cli/exit_code.h"
 #include "cli/job_commands.h"
+#include "cli/model_sizes.h"
 #include "common/job_plan.h"
 #include "common/spec.h"
 #include "common/status.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/checkpoint/hugging_face.h"
 
 namespace lockstep::cli {
 namespace {
@@ -37,77 +36,37 @@ v1::PlannedWorker GivenWorker(const PlanOptions& options) {
   return worker;
 }
 
-// The model, wherever the spec has it; the folder must be readable here.
-absl::StatusOr<ModelConfig> ReadModel(const v1::JobSpec& spec) {
-  if (const auto model = ModelOf(spec); model.has_value()) return *model;
-  if (spec.model().has_checkpoint()) {
-    const std::string& from = spec.model().checkpoint().folder();
-    const auto checkpoint = Checkpoint::Open(from);
-    if (checkpoint.ok()) return checkpoint->info().model;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.checkpoint.folder: a plan needs to read it here, and ",
-        checkpoint.status().message(), "; plan where the workers run"));
-  }
-  const std::string& folder = spec.model().hugging_face_folder();
-  const auto model = HuggingFaceModel::Open(folder);
-  if (!model.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.hugging_face_folder: a plan needs to read it here, and ",
-        model.status().message(), "; plan where the workers run"));
-  }
-  return model->config();
-}
-
-// Here, for workers as they are given or, if they are not, as the coordinator
-// knows them.
+// For a worker that is given.
 absl::StatusOr<v1::JobPlan> PlanHere(const PlanOptions& options,
-                                     const JobFile& file,
-                                     const CommandLine& line) {
-  auto spec = ResolveJobSpec(file.spec());
-  if (!spec.ok()) return file.Locate(spec.status());
-  ASSIGN_OR_RETURN(const ModelConfig model, ReadModel(*spec));
-  if (spec->data().sequence_length() > model.position_max) {
-    return file.Locate(absl::InvalidArgumentError(absl::StrCat(
-        "data.sequence_length: expected at most the model's longest, ",
-        model.position_max, ", got ", spec->data().sequence_length())));
-  }
-  v1::PlannedWorker worker = GivenWorker(options);
-  if (worker.memory_bytes() == 0) {
-    ASSIGN_OR_RETURN(const auto client, Connect(line));
-    ASSIGN_OR_RETURN(const v1::ListWorkersResponse workers,
-                     client->ListWorkers());
-    const v1::PlannedWorker known = PlannedWorkerFor(
-        *spec, {workers.workers().begin(), workers.workers().end()});
-    worker.set_memory_bytes(known.memory_bytes());
-    if (worker.thread_count() == 0) {
-      worker.set_thread_count(known.thread_count());
-    }
-  }
-  return PlanJob(*spec, model, worker);
+                                     const v1::JobSpec& asked) {
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ResolveJobSpec(asked));
+  return PlanJob(spec, *ModelOf(spec), GivenWorker(options));
 }
 
+// For the workers that the coordinator knows.
 absl::StatusOr<v1::JobPlan> PlanThere(const PlanOptions& options,
-                                      const JobFile& file,
+                                      const v1::JobSpec& asked,
                                       const CommandLine& line) {
   ASSIGN_OR_RETURN(const auto client, Connect(line));
   v1::PlanJobRequest request;
-  *request.mutable_spec() = file.spec();
+  *request.mutable_spec() = asked;
   *request.mutable_worker() = GivenWorker(options);
-  auto response = client->PlanJob(request);
-  if (!response.ok()) return file.Locate(response.status());
-  return std::move(*response->mutable_plan());
+  ASSIGN_OR_RETURN(auto response, client->PlanJob(request));
+  return std::move(*response.mutable_plan());
 }
 
 int Plan(const PlanOptions& options, CommandLine& line) {
   Environment& env = line.env;
   const auto file = ReadJobFile(options.file, env);
   if (!file.ok()) return Fail(env, file.status());
-  const v1::ModelSpec& model = file->spec().model();
-  const bool here = options.memory_gib > 0 || model.has_hugging_face_folder() ||
-                    model.has_checkpoint();
-  const auto plan =
-      here ? PlanHere(options, *file, line) : PlanThere(options, *file, line);
-  if (!plan.ok()) return Fail(env, plan.status());
+  v1::JobSpec spec = file->spec();
+  if (const absl::Status status = ReadModelSizes(&spec); !status.ok()) {
+    return Fail(env, file->Locate(absl::InvalidArgumentError(absl::StrCat(
+                         status.message(), "; plan where the workers run"))));
+  }
+  const auto plan = options.memory_gib > 0 ? PlanHere(options, spec)
+                                           : PlanThere(options, spec, line);
+  if (!plan.ok()) return Fail(env, file->Locate(plan.status()));
   if (options.json) {
     const auto json = ToJson(*plan, /*indented=*/true);
     if (!json.ok()) return Fail(env, json.status());
@@ -128,7 +87,8 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
   const auto positive = CLI::PositiveNumber.description("");
   command
       ->add_option("--memory", options->memory_gib,
-                   "Of a worker, in GiB; no coordinator is asked then.  "
+                   "Of a worker, in GiB; no coordinator is asked then, and "
+                   "rates are those given here.  "
                    "Default: that of the connected workers")
       ->type_name("GIB")
       ->check(positive);
@@ -141,7 +101,8 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
   command
       ->add_option("--flops", options->flops_per_second,
                    "Operations of matrix products that a worker sustains a "
-                   "second")
+                   "second.  Default: what the connected workers measured; "
+                   "likewise the others")
       ->type_name("RATE")
       ->check(positive);
   command
@@ -151,8 +112,7 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
       ->check(positive);
   command
       ->add_option("--network-rate", options->network_bytes_per_second,
-                   "Bytes that it sends a second; with all three rates times "
-                   "are predicted")
+                   "Bytes that it sends a second")
       ->type_name("RATE")
       ->check(positive);
   command->add_flag("--json", options->json,
@@ -162,7 +122,8 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
 For each ZeRO stage and number of workers: the memory of the worker that needs
 the most, by what it is for, while the model loads and at its peak; what the
 worker sends in a step that sends the most.  Memory is exact but for what the
-process itself takes.
+process itself takes.  Times are predicted from what each worker measured, alone,
+when it started: expect more where workers share a processor.
 
 A Hugging Face folder is read here, not by the coordinator.
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -19,17 +20,20 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "cli/client.h"
 #include "cli/daemon.h"
 #include "cli/exit_code.h"
 #include "cli/job_commands.h"
+#include "cli/model_sizes.h"
 #include "cli/progress.h"
 #include "cli/step_rows.h"
 #include "cli/text.h"
 #include "common/mutex.h"
 #include "common/spec.h"
 #include "common/status.h"
+#include "kernels/cpu/memory.h"
 #include "worker/trainer/output_directory.h"
 
 namespace lockstep::cli {
@@ -229,6 +233,9 @@ class Run {
     const int threads = options_.threads > 0
                             ? options_.threads
                             : std::max(1, MachineThreads() / count);
+    const std::string memory = absl::StrFormat(
+        "%.3f",
+        std::ldexp(kernels::cpu::ReadHostMemory().total_bytes, -30) / count);
     for (int i = 1; i <= count; ++i) {
       const std::string name = absl::StrCat("w", i);
       ASSIGN_OR_RETURN(
@@ -236,7 +243,7 @@ class Run {
           Start(absl::StrCat("lockstep-worker ", name), name,
                 {Program("worker"), "--coordinator", address_, "--name", name,
                  "--device", "cpu", "--threads", absl::StrCat(threads),
-                 "--collectives", options_.collectives}));
+                 "--memory", memory, "--collectives", options_.collectives}));
       workers_.push_back(std::move(worker));
     }
     return absl::OkStatus();
@@ -460,6 +467,8 @@ int RunJob(const RunOptions& options, CommandLine& line) {
     parallel.set_min_workers(used);
     parallel.set_max_workers(options.workers);
   }
+  // What cannot be read the workers say.
+  ReadModelSizes(&file->spec()).IgnoreError();
   const auto resolved = ResolveJobSpec(file->spec());
   if (!resolved.ok()) return Fail(env, file->Locate(resolved.status()));
   if (resolved->parallel().max_workers() > kWorkersMax) {

@@ -1,6 +1,8 @@
 #include "common/job_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -273,6 +275,34 @@ std::vector<std::string> AdviceFor(const v1::JobSpec& spec,
   return advice;
 }
 
+// The rates that all of `devices` have at least, products being of bfloat16 or
+// of float32.
+v1::PlannedWorker SlowestOf(const std::vector<v1::DeviceInfo>& devices,
+                            bool bfloat16) {
+  bool one_host = true;
+  for (const v1::DeviceInfo& device : devices) {
+    one_host &= device.host() == devices[0].host() &&
+                device.rates().shared_memory_bytes_per_second() > 0;
+  }
+  double flops = std::numeric_limits<double>::infinity();
+  double memory = flops;
+  double network = flops;
+  for (const v1::DeviceInfo& device : devices) {
+    const v1::DeviceRates& rates = device.rates();
+    flops = std::min(flops, bfloat16 ? rates.bfloat16_flops_per_second()
+                                     : rates.float32_flops_per_second());
+    memory = std::min(memory, rates.memory_bytes_per_second());
+    network =
+        std::min(network, one_host ? rates.shared_memory_bytes_per_second()
+                                   : rates.network_bytes_per_second());
+  }
+  v1::PlannedWorker worker;
+  worker.set_flops_per_second(flops);
+  worker.set_memory_bytes_per_second(memory);
+  worker.set_network_bytes_per_second(network);
+  return worker;
+}
+
 std::string SecondsText(double seconds) {
   if (seconds < 1) return absl::StrFormat("%.0f ms", seconds * 1e3);
   if (seconds < 600) return absl::StrFormat("%.1f s", seconds);
@@ -305,6 +335,11 @@ std::string FlopsText(double flops) {
   return absl::StrFormat("%.3g%s", flops, unit == 0 ? " FLOP" : kUnits[unit]);
 }
 
+std::string RateText(double bytes_per_second) {
+  return absl::StrCat(BytesText(std::llround(std::min(bytes_per_second, 1e18))),
+                      "/s");
+}
+
 }  // namespace
 
 std::optional<ModelConfig> ModelOf(const v1::JobSpec& spec) {
@@ -314,17 +349,17 @@ std::optional<ModelConfig> ModelOf(const v1::JobSpec& spec) {
     case v1::ModelSpec::kLlama:
       return ToModelConfig(spec.model().llama());
     default:
-      return std::nullopt;
+      if (!spec.model().has_sizes()) return std::nullopt;
+      return ToModelConfig(spec.model().sizes());
   }
 }
 
 v1::PlannedWorker PlannedWorkerFor(const v1::JobSpec& spec,
                                    const std::vector<v1::Worker>& workers) {
   std::map<std::string, std::vector<v1::DeviceInfo>> classes;
+  const bool rounds = spec.numerics().precision() == v1::NumericsSpec::BFLOAT16;
   for (const v1::Worker& worker : workers) {
     const v1::DeviceInfo& device = worker.device();
-    const bool rounds =
-        spec.numerics().precision() == v1::NumericsSpec::BFLOAT16;
     if (worker.state() == v1::Worker::LOST || device.memory_bytes() <= 0 ||
         (rounds && !device.has_bfloat16())) {
       continue;
@@ -332,18 +367,21 @@ v1::PlannedWorker PlannedWorkerFor(const v1::JobSpec& spec,
     classes[device.numeric_class()].push_back(device);
   }
   const auto min_workers = static_cast<size_t>(spec.parallel().min_workers());
+  const auto max_workers = static_cast<size_t>(spec.parallel().max_workers());
   v1::PlannedWorker best;
   for (auto& [name, devices] : classes) {
     std::sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) {
       return a.memory_bytes() > b.memory_bytes();
     });
-    devices.resize(std::min(devices.size(), min_workers));
-    if (devices.back().memory_bytes() <= best.memory_bytes()) continue;
-    best.set_memory_bytes(devices.back().memory_bytes());
-    best.set_thread_count(0);
-    for (const v1::DeviceInfo& device : devices) {
+    devices.resize(std::min(devices.size(), max_workers));
+    const size_t needed = std::min(devices.size(), min_workers);
+    const int64_t memory = devices[needed - 1].memory_bytes();
+    if (memory <= best.memory_bytes()) continue;
+    best = SlowestOf(devices, rounds);
+    best.set_memory_bytes(memory);
+    for (size_t i = 0; i < needed; ++i) {
       best.set_thread_count(
-          std::max(best.thread_count(), device.thread_count()));
+          std::max(best.thread_count(), devices[i].thread_count()));
     }
   }
   return best;
@@ -422,7 +460,19 @@ std::string PlanText(const v1::JobPlan& plan) {
                   worker.memory_bytes() > 0 ? BytesText(worker.memory_bytes())
                                             : std::string("memory not known"),
                   ", ", worker.thread_count(),
-                  worker.thread_count() == 1 ? " thread" : " threads", "\n\n");
+                  worker.thread_count() == 1 ? " thread" : " threads");
+  if (worker.flops_per_second() > 0) {
+    absl::StrAppend(&text, ", ", FlopsText(worker.flops_per_second()), "/s");
+  }
+  if (worker.memory_bytes_per_second() > 0) {
+    absl::StrAppend(&text, ", memory at ",
+                    RateText(worker.memory_bytes_per_second()));
+  }
+  if (worker.network_bytes_per_second() > 0) {
+    absl::StrAppend(&text, ", collectives at ",
+                    RateText(worker.network_bytes_per_second()));
+  }
+  absl::StrAppend(&text, "\n\n");
   const bool timed = plan.rows_size() > 0 && plan.rows(0).has_time();
   absl::StrAppend(
       &text,

@@ -14,14 +14,16 @@
 
 namespace lockstep {
 
-// The model, where the spec says it: not with `hugging_face_folder`.  `spec` is
-// resolved, here and below.
+// The model, where the spec says it: not with a folder whose `model.sizes` it
+// does not have.  `spec` is resolved, here and below.
 std::optional<ModelConfig> ModelOf(const v1::JobSpec& spec);
 
 // The memory that `parallel.min_workers` of the workers have, or all of those
 // that could run the job if they are fewer, and the most threads of these: of
-// the numeric class that has the most memory.  Lost ones do not count.  Without
-// any nothing is known.
+// the numeric class that has the most memory.  Rates are the least of
+// `parallel.max_workers` of them; collectives' is that of shared memory if
+// these have one host's name.  Lost ones do not count.  Without any nothing is
+// known.
 v1::PlannedWorker PlannedWorkerFor(const v1::JobSpec& spec,
                                    const std::vector<v1::Worker>& workers);
 

@@ -245,6 +245,50 @@ TEST(JobPlanTest, OnlyWorkersWithBfloat16CanRunItsJobs) {
   EXPECT_EQ(PlannedWorkerFor(spec, {able, Connected(9, 1)}).memory_bytes(), 5);
 }
 
+// One that has measured its rates.
+v1::Worker Measured(double rate, const std::string& host) {
+  v1::Worker worker = Connected(5, 1);
+  worker.mutable_device()->set_host(host);
+  v1::DeviceRates& rates = *worker.mutable_device()->mutable_rates();
+  rates.set_float32_flops_per_second(rate);
+  rates.set_bfloat16_flops_per_second(2 * rate);
+  rates.set_memory_bytes_per_second(3 * rate);
+  rates.set_shared_memory_bytes_per_second(4 * rate);
+  rates.set_network_bytes_per_second(5 * rate);
+  return worker;
+}
+
+TEST(JobPlanTest, RatesAreThoseOfTheSlowest) {
+  v1::JobSpec spec = Spec();
+  const v1::PlannedWorker worker = PlannedWorkerFor(
+      spec, {Measured(1e9, "a"), Measured(1e8, "a"), Measured(1e10, "a")});
+  EXPECT_EQ(worker.flops_per_second(), 1e8);
+  EXPECT_EQ(worker.memory_bytes_per_second(), 3e8);
+  EXPECT_EQ(worker.network_bytes_per_second(), 4e8);
+
+  // One that has not measured: nothing is known.
+  EXPECT_EQ(PlannedWorkerFor(spec, {Measured(1e9, "a"), Connected(5, 1)})
+                .flops_per_second(),
+            0);
+
+  spec.mutable_numerics()->set_precision(v1::NumericsSpec::BFLOAT16);
+  v1::Worker able = Measured(1e9, "a");
+  able.mutable_device()->set_has_bfloat16(true);
+  EXPECT_EQ(PlannedWorkerFor(spec, {able}).flops_per_second(), 2e9);
+}
+
+TEST(JobPlanTest, WorkersOfOneHostShareMemory) {
+  const v1::JobSpec spec = Spec();
+  EXPECT_EQ(PlannedWorkerFor(spec, {Measured(1e9, "a"), Measured(1e9, "b")})
+                .network_bytes_per_second(),
+            5e9);
+  v1::Worker tcp = Measured(1e9, "a");
+  tcp.mutable_device()->mutable_rates()->clear_shared_memory_bytes_per_second();
+  EXPECT_EQ(PlannedWorkerFor(spec, {Measured(1e9, "a"), tcp})
+                .network_bytes_per_second(),
+            5e9);
+}
+
 TEST(JobPlanTest, TextHasTheTableAndWhatToDo) {
   const std::string fits = PlanText(Plan(Spec(), int64_t{1} << 40));
   EXPECT_THAT(fits, HasSubstr("ZERO WORKERS"));

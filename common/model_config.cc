@@ -70,7 +70,8 @@ absl::Status ValidateLlama(const ModelConfig& c) {
   RETURN_IF_ERROR(InRange("intermediate_size", c.inner_width, 1 << 20));
   RETURN_IF_ERROR(DivisibleBy("num_attention_heads", c.head_count,
                               "num_key_value_heads", c.key_value_head_count));
-  RETURN_IF_ERROR(DivisibleBy("head_dim", c.head_width, "2", 2));
+  RETURN_IF_ERROR(Within("head_dim", c.head_width % 2 == 0, "an even number",
+                         static_cast<double>(c.head_width)));
   RETURN_IF_ERROR(Within("rms_norm_eps",
                          c.norm_epsilon >= 1e-12 && c.norm_epsilon <= 0.1,
                          "1e-12 to 0.1", c.norm_epsilon));

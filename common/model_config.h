@@ -14,12 +14,14 @@ namespace lockstep {
 // The folder layout, tensor names and config fields a model is read and written
 // in, and how it is built:
 //
-//            positions   norm              feed-forward  biases
-//   GPT-2    learned     layer norm        GELU (tanh)   everywhere but the
-//   head Llama    rotary      root mean square  SwiGLU        as its config
-//   says Qwen2    rotary      root mean square  SwiGLU        of query, key and
-//   value
+//   - GPT-2: learned positions, layer norm, GELU (tanh), biases everywhere but
+//     in the head;
+//   - Llama: rotary positions, norm by the root mean square, SwiGLU, biases as
+//     its config says;
+//   - Qwen2: as Llama, with biases of query, key and value.
 enum class ModelFamily { kGpt2, kLlama, kQwen2 };
+inline constexpr ModelFamily kModelFamilies[] = {
+    ModelFamily::kGpt2, ModelFamily::kLlama, ModelFamily::kQwen2};
 
 // Hugging Face's model_type.
 absl::string_view FamilyName(ModelFamily family);

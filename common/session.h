@@ -94,6 +94,17 @@ struct WorkerStatus {
 };
 
 // A worker's device, as the worker describes it.
+// What a device sustains a second, each 0 if not known: as
+// lockstep.v1.DeviceRates.
+struct DeviceRates {
+  double float32_flops = 0;
+  double bfloat16_flops = 0;
+  double memory_bytes = 0;
+  double shared_memory_bytes = 0;
+  double network_bytes = 0;
+  friend bool operator==(const DeviceRates&, const DeviceRates&) = default;
+};
+
 struct DeviceDescription {
   std::string kind;           // "cpu" or "cuda".
   std::string model;          // For people.
@@ -104,6 +115,7 @@ struct DeviceDescription {
   std::string host;
   int64_t process_id = 0;
   std::string version;
+  DeviceRates rates;
   friend bool operator==(const DeviceDescription&,
                          const DeviceDescription&) = default;
 };

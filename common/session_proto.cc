@@ -1,5 +1,6 @@
 #include "common/session_proto.h"
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -294,6 +295,32 @@ absl::StatusOr<Phase> FromProto(v1::Worker::Phase phase) {
                name.empty() ? absl::StrCat(static_cast<int>(phase)) : name);
 }
 
+namespace {
+
+v1::DeviceRates ToProto(const DeviceRates& rates) {
+  v1::DeviceRates proto;
+  proto.set_float32_flops_per_second(rates.float32_flops);
+  proto.set_bfloat16_flops_per_second(rates.bfloat16_flops);
+  proto.set_memory_bytes_per_second(rates.memory_bytes);
+  proto.set_shared_memory_bytes_per_second(rates.shared_memory_bytes);
+  proto.set_network_bytes_per_second(rates.network_bytes);
+  return proto;
+}
+
+// What is no rate counts as not known.
+DeviceRates FromProto(const v1::DeviceRates& proto) {
+  const auto rate = [](double value) {
+    return std::isfinite(value) && value > 0 ? value : 0;
+  };
+  return {.float32_flops = rate(proto.float32_flops_per_second()),
+          .bfloat16_flops = rate(proto.bfloat16_flops_per_second()),
+          .memory_bytes = rate(proto.memory_bytes_per_second()),
+          .shared_memory_bytes = rate(proto.shared_memory_bytes_per_second()),
+          .network_bytes = rate(proto.network_bytes_per_second())};
+}
+
+}  // namespace
+
 v1::DeviceInfo ToProto(const DeviceDescription& device) {
   v1::DeviceInfo proto;
   proto.set_kind(device.kind);
@@ -305,6 +332,7 @@ v1::DeviceInfo ToProto(const DeviceDescription& device) {
   proto.set_host(PeopleText(device.host));
   proto.set_process_id(device.process_id);
   proto.set_version(PeopleText(device.version));
+  *proto.mutable_rates() = ToProto(device.rates);
   return proto;
 }
 
@@ -324,7 +352,8 @@ absl::StatusOr<DeviceDescription> FromProto(const v1::DeviceInfo& proto) {
                            .thread_count = proto.thread_count(),
                            .host = PeopleText(proto.host()),
                            .process_id = proto.process_id(),
-                           .version = PeopleText(proto.version())};
+                           .version = PeopleText(proto.version()),
+                           .rates = FromProto(proto.rates())};
 }
 
 v1::Failure ToProto(const Failure& failure) {

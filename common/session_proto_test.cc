@@ -128,6 +128,12 @@ v1::Hello FullHello() {
   device->set_process_id(4711);
   device->set_version("1.2");
   device->set_has_bfloat16(true);
+  v1::DeviceRates* rates = device->mutable_rates();
+  rates->set_float32_flops_per_second(1e11);
+  rates->set_bfloat16_flops_per_second(2e11);
+  rates->set_memory_bytes_per_second(3e10);
+  rates->set_shared_memory_bytes_per_second(4e9);
+  rates->set_network_bytes_per_second(5e9);
   *hello.mutable_status() = FullStatus();
   hello.set_coordinator_incarnation(9);
   return hello;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/check.h"
 #include "common/printable.h"
 #include "common/schedule.h"
@@ -228,6 +229,49 @@ class Resolver {
       case v1::ModelSpec::SOURCE_NOT_SET:
         faults_.Add("model", kOneOf, "nothing");
         break;
+    }
+    if (model.has_sizes()) Sizes(model);
+  }
+
+  void Sizes(const v1::ModelSpec& model) {
+    if (!model.has_hugging_face_folder() && !model.has_checkpoint()) {
+      faults_.Add("model.sizes",
+                  "nothing (only a folder's model has its sizes elsewhere)",
+                  "sizes");
+      return;
+    }
+    const v1::ModelSizes& sizes = model.sizes();
+    std::vector<absl::string_view> types;
+    for (const ModelFamily f : kModelFamilies) types.push_back(FamilyName(f));
+    if (std::find(types.begin(), types.end(), sizes.model_type()) ==
+        types.end()) {
+      faults_.Add("model.sizes.model_type", absl::StrJoin(types, ", "),
+                  Quoted(sizes.model_type()));
+      return;
+    }
+    Vocabulary("model.sizes.vocab_size", sizes.vocab_size());
+    if (RequiredInt("model.sizes.max_position_embeddings",
+                    sizes.max_position_embeddings(), 1, 1 << 30)) {
+      LongestSequence("model.sizes.max_position_embeddings",
+                      sizes.max_position_embeddings(), 1 << 30);
+    }
+    bool sound =
+        RequiredInt("model.sizes.hidden_size", sizes.hidden_size(), 1, 1 << 16);
+    sound &= RequiredInt("model.sizes.num_hidden_layers",
+                         sizes.num_hidden_layers(), 1, 1000);
+    sound &= RequiredInt("model.sizes.num_attention_heads",
+                         sizes.num_attention_heads(), 1, 1024);
+    sound &= RequiredInt("model.sizes.num_key_value_heads",
+                         sizes.num_key_value_heads(), 1, 1024);
+    sound &= RequiredInt("model.sizes.head_dim", sizes.head_dim(), 1, 1 << 16);
+    sound &= RequiredInt("model.sizes.intermediate_size",
+                         sizes.intermediate_size(), 1, 1 << 20);
+    if (!sound || !faults_.ToStatus().ok()) return;
+    // What the fields are to each other.
+    if (const absl::Status status = ValidateModelConfig(ToModelConfig(sizes));
+        !status.ok()) {
+      faults_.Add("model.sizes", "those of a model",
+                  std::string(status.message()));
     }
   }
 
@@ -675,6 +719,59 @@ ModelConfig ToModelConfig(const v1::LlamaConfig& config) {
       .tied_head = config.tie_word_embeddings(),
       .rotary_base = config.rope_theta(),
   };
+}
+
+ModelConfig ToModelConfig(const v1::ModelSizes& sizes) {
+  ModelConfig model = {
+      .vocabulary = sizes.vocab_size(),
+      .position_max = sizes.max_position_embeddings(),
+      .width = sizes.hidden_size(),
+      .layer_count = sizes.num_hidden_layers(),
+      .head_count = sizes.num_attention_heads(),
+      .key_value_head_count = sizes.num_key_value_heads(),
+      .head_width = sizes.head_dim(),
+      .inner_width = sizes.intermediate_size(),
+      .tied_head = sizes.tie_word_embeddings(),
+      .qkv_bias = sizes.attention_bias(),
+      .attention_out_bias = sizes.attention_bias(),
+      .inner_bias = sizes.mlp_bias(),
+  };
+  for (const ModelFamily family : kModelFamilies) {
+    if (sizes.model_type() == FamilyName(family)) model.family = family;
+  }
+  if (model.family == ModelFamily::kQwen2) {
+    model.qkv_bias = true;
+    model.attention_out_bias = false;
+  }
+  return model;
+}
+
+v1::ModelSizes ToModelSizes(const ModelConfig& config) {
+  v1::ModelSizes sizes;
+  sizes.set_model_type(std::string(FamilyName(config.family)));
+  sizes.set_vocab_size(config.vocabulary);
+  sizes.set_max_position_embeddings(config.position_max);
+  sizes.set_hidden_size(config.width);
+  sizes.set_num_hidden_layers(config.layer_count);
+  sizes.set_num_attention_heads(config.head_count);
+  sizes.set_num_key_value_heads(config.key_value_head_count);
+  sizes.set_head_dim(config.head_width);
+  sizes.set_intermediate_size(config.inner_width);
+  sizes.set_tie_word_embeddings(config.tied_head);
+  sizes.set_attention_bias(config.attention_out_bias);
+  sizes.set_mlp_bias(config.inner_bias);
+  return sizes;
+}
+
+v1::JobSpec WhatDecidesBits(const v1::JobSpec& spec) {
+  v1::JobSpec bits = spec;
+  bits.clear_display_name();
+  bits.clear_priority();
+  bits.clear_output_directory();
+  bits.clear_checkpoint();
+  bits.clear_parallel();
+  bits.mutable_model()->clear_sizes();
+  return bits;
 }
 
 }  // namespace lockstep

@@ -55,9 +55,16 @@ absl::StatusOr<int64_t> MaxSteps(const v1::JobSpec& spec,
 // What a worker that computes with `thread_count` threads trains.
 DecoderShape DecoderShapeOf(const v1::JobSpec& spec, int thread_count);
 
-// Of a resolved `model.gpt2` or `model.llama`.
+// Of a resolved `model.gpt2`, `model.llama` or `model.sizes`; the last leaves
+// at their defaults what is no size.
 ModelConfig ToModelConfig(const v1::Gpt2Config& config);
 ModelConfig ToModelConfig(const v1::LlamaConfig& config);
+ModelConfig ToModelConfig(const v1::ModelSizes& sizes);
+v1::ModelSizes ToModelSizes(const ModelConfig& config);
+
+// What of a spec decides what the job's weights become, its data's bytes apart:
+// not names, the output's place, checkpoints, or how it is spread over workers.
+v1::JobSpec WhatDecidesBits(const v1::JobSpec& spec);
 
 }  // namespace lockstep
 

@@ -47,6 +47,16 @@ std::string Llama(const std::string& fields) {
       fields, " } } ");
 }
 
+// Sizes of a model in a folder, likewise.
+std::string Sizes(const std::string& fields) {
+  return absl::StrCat(
+      "model { hugging_face_folder: \"/m\" sizes { model_type: \"llama\" "
+      "vocab_size: 256 max_position_embeddings: 64 hidden_size: 64 "
+      "num_hidden_layers: 2 num_attention_heads: 4 num_key_value_heads: 2 "
+      "head_dim: 16 intermediate_size: 100 ",
+      fields, " } } ");
+}
+
 std::vector<std::string> FaultsOf(const v1::JobSpec& spec) {
   const auto resolved = ResolveJobSpec(spec);
   if (resolved.ok()) return {};
@@ -278,6 +288,38 @@ std::vector<Bounds> AllBounds() {
        "parallel { failures_max: $ }",
        {"0", "1000"},
        {"-1", "1001"}},
+      {"model.sizes.vocab_size",
+       "data { format: TOKENS_U16 } " + Sizes("vocab_size: $"),
+       {"1", "1000000"},
+       {"-1", "0", "1000001"}},
+      {"model.sizes.max_position_embeddings",
+       "data { sequence_length: 1 } " + Sizes("max_position_embeddings: $"),
+       {"1", "1073741824"},
+       {"-1", "0", "1073741825"}},
+      {"model.sizes.hidden_size",
+       Sizes("hidden_size: $"),
+       {"1", "65536"},
+       {"-1", "0", "65537"}},
+      {"model.sizes.num_hidden_layers",
+       Sizes("num_hidden_layers: $"),
+       {"1", "1000"},
+       {"-1", "0", "1001"}},
+      {"model.sizes.num_attention_heads",
+       Sizes("num_attention_heads: $"),
+       {"2", "1024"},
+       {"-1", "0", "1025"}},
+      {"model.sizes.num_key_value_heads",
+       Sizes("num_attention_heads: 1024 num_key_value_heads: $"),
+       {"1", "1024"},
+       {"-1", "0", "1025"}},
+      {"model.sizes.head_dim",
+       Sizes("head_dim: $"),
+       {"2", "4096"},
+       {"-1", "0", "65537"}},
+      {"model.sizes.intermediate_size",
+       Sizes("intermediate_size: $"),
+       {"1", "1048576"},
+       {"-1", "0", "1048577"}},
   };
 }
 
@@ -371,6 +413,25 @@ TEST(SpecTest, RulesBetweenFields) {
       {Llama("hidden_size: 60 head_dim: 8"), nullptr},
       {Llama("head_dim: 7"),
        "model.llama.head_dim: expected an even number, got 7"},
+      {Sizes(""), nullptr},
+      {Sizes("model_type: \"mamba\""),
+       "model.sizes.model_type: expected gpt2, llama, qwen2, got \"mamba\""},
+      {Sizes("model_type: \"gpt2\" num_key_value_heads: 4"), nullptr},
+      {Sizes("model_type: \"gpt2\""),
+       "model.sizes: expected those of a model, got a GPT-2 has as many keys "
+       "as queries"},
+      {Sizes("head_dim: 3"),
+       "model.sizes: expected those of a model, got head_dim: expected an even "
+       "number, got 3"},
+      {Sizes("num_attention_heads: 3"),
+       "model.sizes: expected those of a model, got num_attention_heads: "
+       "expected a multiple of num_key_value_heads=2, got 3"},
+      {Sizes("max_position_embeddings: 63"),
+       "model.sizes.max_position_embeddings: expected at least "
+       "data.sequence_length=64, got 63"},
+      {"model { sizes { } }",
+       "model.sizes: expected nothing (only a folder's model has its sizes "
+       "elsewhere), got sizes"},
       {"schedule { warmup_steps: 100 }", nullptr},
       {"schedule { warmup_steps: 101 }",
        "schedule.warmup_steps: expected at most the job's steps, 100, got 101"},
@@ -664,6 +725,57 @@ TEST(SpecTest, ModelConfigIsTheResolvedLlama) {
               .llama())
           .head_width,
       8);
+}
+
+TEST(SpecTest, SizesAreThoseOfTheModel) {
+  ModelConfig gpt2 = {.vocabulary = 256,
+                      .position_max = 65,
+                      .width = 64,
+                      .layer_count = 2,
+                      .inner_width = 9,
+                      .tied_head = false};
+  gpt2.SetPlainHeads(4);
+  ModelConfig llama = {.family = ModelFamily::kLlama,
+                       .vocabulary = 256,
+                       .position_max = 65,
+                       .width = 64,
+                       .layer_count = 2,
+                       .head_count = 4,
+                       .key_value_head_count = 2,
+                       .head_width = 12,
+                       .inner_width = 100,
+                       .qkv_bias = true,
+                       .attention_out_bias = true,
+                       .inner_bias = true};
+  ModelConfig qwen2 = llama;
+  qwen2.family = ModelFamily::kQwen2;
+  qwen2.attention_out_bias = qwen2.inner_bias = false;
+  for (const ModelConfig& config : {gpt2, llama, qwen2}) {
+    EXPECT_EQ(ToModelConfig(ToModelSizes(config)), config);
+    // Each size is there once.
+    v1::JobSpec spec = With("model { hugging_face_folder: \"/m\" }");
+    *spec.mutable_model()->mutable_sizes() = ToModelSizes(config);
+    EXPECT_THAT(FaultsOf(spec), ElementsAre());
+  }
+}
+
+TEST(SpecTest, HowAJobIsSpreadDecidesNoBits) {
+  const std::string none = WhatDecidesBits(With("")).SerializeAsString();
+  for (const char* changes_nothing :
+       {"display_name: \"x\"", "priority: 3", "output_directory: \"/x\"",
+        "checkpoint { every_steps: 5 }", "parallel { zero_stage: 2 }",
+        "parallel { min_workers: 3 }", "model { sizes { vocab_size: 3 } }"}) {
+    EXPECT_EQ(WhatDecidesBits(With(changes_nothing)).SerializeAsString(), none)
+        << changes_nothing;
+  }
+  for (const char* changes_something :
+       {"numerics { seed: 3 }", "batch { micro_batch_size: 4 }",
+        "data { files: \"/data/b\" }", "schedule { max_steps: 99 }",
+        "optimizer { beta1: 0.5 }", "model { gpt2 { n_layer: 3 } }"}) {
+    EXPECT_NE(WhatDecidesBits(With(changes_something)).SerializeAsString(),
+              none)
+        << changes_something;
+  }
 }
 
 }  // namespace

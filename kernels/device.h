@@ -90,7 +90,8 @@ class Device {
   // Whether it multiplies bfloat16.
   virtual bool has_bfloat16() const = 0;
 
-  // Bytes of the device's memory (on a CPU, the host's).
+  // Bytes of the device's memory (on a CPU, the host's or its container's), or
+  // of what this may have of it.
   virtual int64_t memory_bytes() const = 0;
 
   // Threads that compute; 0 where the question makes no sense.
@@ -100,18 +101,21 @@ class Device {
   virtual int64_t allocated_bytes() const = 0;
 
   // Errors:
-  //   ResourceExhausted: not that much memory is free.
+  //   ResourceExhausted: not that much memory is free, or may be had.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
 };
 
-// The CPU, computing with `thread_count` threads (the caller's among them).
+// The CPU, computing with `thread_count` threads (the caller's among them), in
+// at most `memory_bytes_max` bytes of memory; 0: whatever there is.
 //
 // Errors:
-//   InvalidArgument: thread_count is not 1 to 1,024.
+//   InvalidArgument: thread_count is not 1 to 1,024, or memory_bytes_max is
+//     negative.
 //   Unimplemented: the processor lacks AVX2 and FMA.
-absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(int thread_count);
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(
+    int thread_count, int64_t memory_bytes_max = 0);
 
 }  // namespace lockstep::kernels
 

@@ -62,6 +62,26 @@ TEST(CpuDeviceTest, MemoryThatIsTakenIsCounted) {
   device->reset();
 }
 
+TEST(CpuDeviceTest, NoMoreMemoryIsTakenThanMayBe) {
+  auto device = CreateCpuDevice(1, 10'000'000);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->memory_bytes(), 10'000'000);
+  auto most = (*device)->Allocate(9'999'000);
+  ASSERT_TRUE(most.ok()) << most.status();
+
+  const absl::Status refused = (*device)->Allocate(1001).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("1000 left of the 10000000"),
+            absl::string_view::npos)
+      << refused;
+  EXPECT_TRUE((*device)->Allocate(1000).ok());
+  most->reset();
+  EXPECT_TRUE((*device)->Allocate(10'000'000).ok());
+
+  EXPECT_EQ(CreateCpuDevice(1, -1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CpuDeviceTest, MemoryThatIsNotThereIsRefused) {
   auto device = CreateCpuDevice(1);
   ASSERT_TRUE(device.ok()) << device.status();

@@ -1,6 +1,7 @@
 #include "worker/command_line.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <sstream>
 #include <string>
@@ -133,6 +134,13 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
                               flags.threads))
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  double memory_gib = 0;
+  app.add_option("--memory", memory_gib,
+                 "Memory that jobs may take here, in GiB.  Default: all that "
+                 "the host has, or its container;\nwhere several workers share "
+                 "it, give each its part")
+      ->type_name("GIB")
+      ->check(CLI::PositiveNumber.description(""));
   app.add_option("--listen-host", flags.listen_host,
                  "The name or address of this machine at which the other "
                  "workers of a job reach this one.\nDefault: 127.0.0.1")
@@ -166,6 +174,7 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
   command->add_option("--threads", trainer.threads)
       ->required()
       ->check(CLI::Range(1, 1024));
+  command->add_option("--memory-bytes", trainer.memory_bytes)->required();
   command->add_option("--listen-host", trainer.listen_host)->required();
   AddCollectives(command, &trainer.collectives)->required();
   command->add_option("--lock-key", trainer.lock_key)->required();
@@ -188,6 +197,8 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
   }
   if (command->parsed()) return trainer;
   absl::AsciiStrToLower(&flags.name);
+  // A worker without memory would be one that nothing is known of.
+  flags.memory_bytes = std::llround(std::ldexp(std::min(memory_gib, 1e9), 30));
   if (const std::string why = Check(flags); !why.empty()) {
     return SayAndExit{
         .err = absl::StrCat("lockstep-worker: error: ", why, "\n"),
@@ -199,8 +210,8 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
 std::vector<std::string> TrainerArguments(const WorkerFlags& flags) {
   return {"lockstep-worker", "trainer", "--worker", flags.name, "--device",
           flags.device, "--threads", absl::StrCat(flags.threads),
-          "--listen-host", flags.listen_host, "--collectives",
-          NameOf(flags.collectives),
+          "--memory-bytes", absl::StrCat(flags.memory_bytes), "--listen-host",
+          flags.listen_host, "--collectives", NameOf(flags.collectives),
           // One name at one coordinator is one worker, however often it is
           // started; others may share a CPU.
           "--lock-key",

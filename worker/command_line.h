@@ -18,7 +18,8 @@ struct WorkerFlags {
   std::string coordinator = "127.0.0.1:7600";  // HOST:PORT.
   std::string name;                            // A worker name.
   std::string device = "cpu";
-  int threads = 1;  // 1 to 1,024.
+  int threads = 1;           // 1 to 1,024.
+  int64_t memory_bytes = 0;  // That jobs may take; 0: what the device has.
   std::string listen_host = "127.0.0.1";
   Collectives collectives = Collectives::kAuto;
   bool insecure = false;

@@ -28,6 +28,7 @@ TEST(CommandLineTest, NothingNeedsToBeSaid) {
   EXPECT_EQ(flags.name, "gpu-7.example.org");
   EXPECT_EQ(flags.device, "cpu");
   EXPECT_EQ(flags.threads, 12);
+  EXPECT_EQ(flags.memory_bytes, 0);
   EXPECT_EQ(flags.listen_host, "127.0.0.1");
   EXPECT_EQ(flags.collectives, Collectives::kAuto);
 }
@@ -39,6 +40,8 @@ TEST(CommandLineTest, EverythingCanBeSaid) {
                                                   "W1",
                                                   "--device",
                                                   "cpu",
+                                                  "--memory",
+                                                  "1.5",
                                                   "--threads",
                                                   "3",
                                                   "--listen-host",
@@ -58,6 +61,7 @@ TEST(CommandLineTest, EverythingCanBeSaid) {
   EXPECT_EQ(flags.coordinator, "c.example.org:1");
   EXPECT_EQ(flags.name, "w1");
   EXPECT_EQ(flags.threads, 3);
+  EXPECT_EQ(flags.memory_bytes, int64_t{3} << 29);
   EXPECT_EQ(flags.listen_host, "10.0.0.7");
   EXPECT_EQ(flags.collectives, Collectives::kSharedMemory);
   EXPECT_EQ(flags.start_timeout, absl::Minutes(2));
@@ -81,6 +85,9 @@ TEST(CommandLineTest, ErrorsSayWhatIsWrongAndWhatWasExpected) {
       {{"--device", "tpu"}, "--device"},
       {{"--collectives", "udp"}, "shared-memory"},
       {{"--collectives", "1"}, "shared-memory"},
+      {{"--memory", "0"}, "--memory"},
+      {{"--memory", "-1"}, "--memory"},
+      {{"--memory", "4GiB"}, "--memory"},
       {{"--threads", "0"}, "--threads"},
       {{"--threads", "1025"}, "--threads"},
       {{"--threads", "many"}, "--threads"},
@@ -118,6 +125,7 @@ TEST(CommandLineTest, TheTrainerReadsWhatTheAgentWritesForIt) {
   flags.name = "w1";
   flags.coordinator = "127.0.0.1:1";
   flags.threads = 3;
+  flags.memory_bytes = 12345678901;
   flags.listen_host = "10.0.0.7";
   flags.collectives = Collectives::kTcp;
   flags.start_timeout = absl::Seconds(10);
@@ -134,6 +142,7 @@ TEST(CommandLineTest, TheTrainerReadsWhatTheAgentWritesForIt) {
   EXPECT_EQ(options.worker, WorkerId{"w1"});
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.memory_bytes, 12345678901);
   EXPECT_EQ(options.listen_host, "10.0.0.7");
   EXPECT_EQ(options.collectives, Collectives::kTcp);
   EXPECT_EQ(options.lock_key, "cpu w1 127.0.0.1:1");

@@ -24,11 +24,15 @@
 #include "kernels/device.h"
 #include "worker/agent/agent.h"
 #include "worker/command_line.h"
+#include "worker/device_rates.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int kExitUsage = 2;
+
+// How long the worker waits for its rates before it registers without.
+constexpr absl::Duration kMeasureMax = absl::Seconds(10);
 
 // Whom a signal stops.
 std::atomic<Agent*> stopped_by_signal{nullptr};
@@ -58,10 +62,22 @@ std::string HostName() {
   return name;
 }
 
+DeviceRates Measure(const WorkerFlags& flags) {
+  const auto rates = MeasureRatesApart({.threads = flags.threads,
+                                        .listen_host = flags.listen_host,
+                                        .collectives = flags.collectives},
+                                       kMeasureMax);
+  if (rates.ok()) return *rates;
+  LOG(WARNING) << "plans will not predict times for this worker, whose rates "
+                  "cannot be measured"
+               << Field("reason", rates.status().message());
+  return {};
+}
+
 absl::StatusOr<DeviceDescription> Describe(const WorkerFlags& flags) {
   // One thread: it is asked what it is, not to compute.
   ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
-                   kernels::CreateCpuDevice(1));
+                   kernels::CreateCpuDevice(1, flags.memory_bytes));
   return DeviceDescription{.kind = flags.device,
                            .model = device->model_name(),
                            .numeric_class = device->numeric_class(),
@@ -70,7 +86,8 @@ absl::StatusOr<DeviceDescription> Describe(const WorkerFlags& flags) {
                            .thread_count = flags.threads,
                            .host = HostName(),
                            .process_id = getpid(),
-                           .version = kVersion};
+                           .version = kVersion,
+                           .rates = Measure(flags)};
 }
 
 absl::Status RunAgent(const WorkerFlags& flags) {

@@ -65,7 +65,10 @@ absl::StatusOr<JobRequest> ToJobRequest(const v1::SubmitJobRequest& request) {
   }
   JobRequest job;
   job.request_id = request.request_id();
-  job.spec_digest = SpecDigest(request.spec());
+  v1::JobSpec asked = request.spec();
+  // A retry may be made where the folder can be read, or cannot.
+  asked.mutable_model()->clear_sizes();
+  job.spec_digest = SpecDigest(asked);
   ASSIGN_OR_RETURN(job.spec, ResolveJobSpec(request.spec()));
   if (const size_t size = job.spec.ByteSizeLong(); size > kSpecBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -88,17 +91,12 @@ absl::Status PlanNow(const Board& board, const v1::PlanJobRequest& request,
   const std::optional<ModelConfig> model = ModelOf(spec);
   if (!model.has_value()) {
     return absl::FailedPreconditionError(
-        "model: the workers read its folder, and the coordinator "
-        "does not know how large the model is; `lockstep plan` plans it where "
-        "the folder can be read");
+        "model.sizes: missing: the workers read the model's folder, and the "
+        "coordinator does not know how large it is; `lockstep plan` fills it "
+        "in where the folder can be read");
   }
-  const v1::PlannedWorker& given = request.worker();
   v1::PlannedWorker worker = PlannedWorkerFor(spec, AllWorkers(board));
-  if (given.memory_bytes() > 0) worker.set_memory_bytes(given.memory_bytes());
-  if (given.thread_count() > 0) worker.set_thread_count(given.thread_count());
-  worker.set_flops_per_second(given.flops_per_second());
-  worker.set_memory_bytes_per_second(given.memory_bytes_per_second());
-  worker.set_network_bytes_per_second(given.network_bytes_per_second());
+  worker.MergeFrom(request.worker());  // What is 0 in it is not given.
   *response.mutable_plan() = lockstep::PlanJob(spec, *model, worker);
   return absl::OkStatus();
 }

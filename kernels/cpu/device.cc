@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -156,14 +157,18 @@ std::string NumericClass() {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(int thread_count) : pool_(thread_count) {}
+  CpuDevice(int thread_count, int64_t memory_bytes_max)
+      : memory_bytes_max_(memory_bytes_max > 0
+                              ? memory_bytes_max
+                              : std::numeric_limits<int64_t>::max()),
+        pool_(thread_count) {}
 
   Backend backend() const override { return Backend::kCpu; }
   std::string model_name() const override { return ProcessorName(); }
   std::string numeric_class() const override { return NumericClass(); }
   bool has_bfloat16() const override { return HasBfloat16(); }
   int64_t memory_bytes() const override {
-    return cpu::ReadHostMemory().total_bytes;
+    return std::min(cpu::ReadHostMemory().total_bytes, memory_bytes_max_);
   }
   int thread_count() const override { return pool_.thread_count(); }
   int64_t allocated_bytes() const override { return *allocated_; }
@@ -180,6 +185,13 @@ class CpuDevice : public Device {
       return absl::ResourceExhaustedError(absl::StrCat(
           "Allocate: ", bytes, " bytes of host memory wanted, ", available,
           " available: free memory, or train a smaller model or micro-batch"));
+    }
+    if (bytes > memory_bytes_max_ - *allocated_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "Allocate: ", bytes, " bytes of host memory wanted, ",
+          memory_bytes_max_ - *allocated_, " left of the ", memory_bytes_max_,
+          " that may be had: allow more, or train a smaller model or "
+          "micro-batch"));
     }
     // Huge pages: the products stride over megabytes.
     const int64_t alignment =
@@ -209,6 +221,7 @@ class CpuDevice : public Device {
   }
 
  private:
+  const int64_t memory_bytes_max_;
   const std::shared_ptr<std::atomic<int64_t>> allocated_ =
       std::make_shared<std::atomic<int64_t>>(0);
   ThreadPool pool_;
@@ -225,12 +238,18 @@ ThreadPool& PoolOf(Stream& stream) {
 
 }  // namespace cpu
 
-absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(int thread_count) {
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(
+    int thread_count, int64_t memory_bytes_max) {
   constexpr int kThreadCountMax = 1024;
   if (thread_count < 1 || thread_count > kThreadCountMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("CPU device: thread_count=", thread_count,
                      ": expected 1 to ", kThreadCountMax));
+  }
+  if (memory_bytes_max < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CPU device: memory_bytes_max=", memory_bytes_max,
+                     ": expected 0 or more"));
   }
   if (cpu::BestTarget() == cpu::Target::kNone) {
     return absl::UnimplementedError(
@@ -238,7 +257,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(int thread_count) {
                      " lacks AVX2 or FMA; use a processor that has both (x86 "
                      "since about 2013)"));
   }
-  return std::make_unique<CpuDevice>(thread_count);
+  return std::make_unique<CpuDevice>(thread_count, memory_bytes_max);
 }
 
 }  // namespace lockstep::kernels

@@ -125,7 +125,7 @@ TEST(LlamaConfigTest, WhatWouldNotBeTrainedExactlyIsRefusedByName) {
        "partial_rotary_factor: expected 1"},
       {R"({"num_key_value_heads": 5})",
        "num_attention_heads: expected a multiple of num_key_value_heads=5"},
-      {R"({"head_dim": 7})", "head_dim: expected a multiple of 2"},
+      {R"({"head_dim": 7})", "head_dim: expected an even number"},
       {R"({"head_dim": null, "hidden_size": 2047})",
        "head_dim: expected a number"},
       {R"({"num_attention_heads": 0})", "num_attention_heads: expected 1 to"},

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <set>
 
@@ -63,6 +64,23 @@ absl::StatusOr<std::string> NumericHostAddress(const std::string& host) {
       "\": expected a numeric address (names are not looked up) or one of the "
       "interfaces ",
       absl::StrJoin(names, ", ")));
+}
+
+std::optional<double> LinkBytesPerSecond(const std::string& host) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first,
+                                                               &freeifaddrs);
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    if (host != i->ifa_name && host != ToText(i->ifa_addr)) continue;
+    // In 10^6 bits a second; unreadable or -1 where it means nothing.
+    std::ifstream file(absl::StrCat("/sys/class/net/", i->ifa_name, "/speed"));
+    double speed = 0;
+    if (file >> speed && speed > 0) return speed * 1e6 / 8;
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 absl::Status CheckListenable(const std::string& address) {

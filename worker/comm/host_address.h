@@ -2,6 +2,7 @@
 #ifndef WORKER_COMM_HOST_ADDRESS_H_
 #define WORKER_COMM_HOST_ADDRESS_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,6 +18,10 @@ namespace lockstep {
 // Errors:
 //   InvalidArgument: `host` is neither; the message lists the interfaces.
 absl::StatusOr<std::string> NumericHostAddress(const std::string& host);
+
+// What the interface that has `host` (as above) is said to carry; none for the
+// loopback interface, and where the system does not say.
+std::optional<double> LinkBytesPerSecond(const std::string& host);
 
 // Whether `address`, a numeric one, can be listened on.
 //

@@ -30,6 +30,12 @@ TEST(HostAddressTest, NamesAreRefusedWithTheInterfacesThatWouldDo) {
   }
 }
 
+TEST(HostAddressTest, OfTheLoopbackInterfaceNoSpeedIsKnown) {
+  for (const char* host : {"lo", "127.0.0.1", "::1", "192.0.2.1", "eth99"}) {
+    EXPECT_FALSE(LinkBytesPerSecond(host).has_value()) << host;
+  }
+}
+
 TEST(HostAddressTest, OnlyThisHostsAddressesCanBeListenedOn) {
   EXPECT_TRUE(CheckListenable("127.0.0.1").ok());
   for (const char* other : {"192.0.2.1", "2001:db8::1"}) {

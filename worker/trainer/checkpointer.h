@@ -133,8 +133,8 @@ class Checkpointer {
   std::thread thread_;
 };
 
-// Of what job a checkpoint is: one of the same name, or of the same spec, which
-// has the same bits: a job that is submitted again goes on.
+// Of what job a checkpoint is: one of the same name, or one whose weights
+// become the same: a job that is submitted again goes on.
 struct CheckpointOwner {
   std::string job;
   std::string spec_digest;

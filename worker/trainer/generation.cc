@@ -9,8 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes_text.h"
 #include "common/check.h"
+#include "common/job_plan.h"
 #include "common/log.h"
+#include "common/memory_plan.h"
 #include "common/spec.h"
 #include "common/status.h"
 #include "common/time_proto.h"
@@ -167,6 +171,7 @@ absl::Status Generation::PrepareAll() {
     writer_ = *std::move(writer);
     held_.nonce = output_->nonce();
   }
+  RETURN_IF_ERROR(CheckMemory());
   RETURN_IF_ERROR(FindCheckpoint());
   ASSIGN_OR_RETURN(
       training_,
@@ -192,6 +197,39 @@ absl::Status Generation::PrepareAll() {
   abortable_training_ = training_.get();
   abortable_listener_ = listener_.get();
   return absl::OkStatus();
+}
+
+// The coordinator gives a job to workers that hold it, but it does not always
+// know how large the model is.
+absl::Status Generation::CheckMemory() const {
+  const v1::JobSpec& spec = job_->spec();
+  const kernels::Device& device = *environment_.device;
+  const MemoryPlan memory =
+      PlanMemory(job_->model(), job_->layout(),
+                 {.decoder = DecoderShapeOf(spec, device.thread_count()),
+                  .bucket_bytes = spec.parallel().bucket_bytes(),
+                  .zero_stage = spec.parallel().zero_stage(),
+                  .rank = prepare_.rank,
+                  .world = world(),
+                  .checkpoints = SavesCheckpoints(spec)});
+  const int64_t have = device.memory_bytes();
+  if (have <= 0 || memory.peak_bytes() <= have) return absl::OkStatus();
+  v1::JobSpec here = spec;
+  here.mutable_parallel()->set_min_workers(world());
+  here.mutable_parallel()->set_max_workers(world());
+  v1::PlannedWorker worker;
+  worker.set_memory_bytes(have);
+  worker.set_thread_count(device.thread_count());
+  const v1::JobPlan plan = PlanJob(here, job_->model(), worker);
+  return CausedBy(
+      Failure::Cause::kJob,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the job does not fit this worker: at ZeRO stage ",
+          spec.parallel().zero_stage(), " on ", world(),
+          world() == 1 ? " worker" : " workers", " it needs ",
+          BytesText(memory.peak_bytes()), " of memory, and there are ",
+          BytesText(have), "; what would make it fit: ",
+          absl::StrJoin(plan.advice(), ", or "))));
 }
 
 std::string Generation::CheckpointsFolder() const {

@@ -70,6 +70,7 @@ class Generation {
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const Start& start);
   // Of rank 0: what there is to go on from, and of the others what they will
   // probably be told.
+  absl::Status CheckMemory() const;
   absl::Status FindCheckpoint();
   // The state that rank 0 says, unless it is there already.
   absl::Status RestoreAt(int64_t first_step);

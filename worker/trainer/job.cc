@@ -46,7 +46,7 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
       return absl::InvalidArgumentError("the job's spec does not parse");
     }
     const v1::JobSpec& spec = job.spec_;
-    job.spec_digest_ = SpecDigest(spec);
+    job.spec_digest_ = SpecDigest(WhatDecidesBits(spec));
 
     if (spec.model().has_gpt2()) {
       job.model_ = ToModelConfig(spec.model().gpt2());
@@ -64,6 +64,18 @@ absl::StatusOr<OpenedJob> OpenedJob::Open(const std::string& serialized) {
       job.model_ = job.source_->config();
     }
     RETURN_IF_ERROR(ValidateModelConfig(job.model_));
+    if (spec.model().has_sizes()) {
+      const v1::ModelSizes sizes = ToModelSizes(job.model_);
+      if (spec.model().sizes().SerializeAsString() !=
+          sizes.SerializeAsString()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "model.sizes: expected what the model's folder has, ",
+            sizes.ShortDebugString(), ", got ",
+            spec.model().sizes().ShortDebugString(),
+            "; the folder has changed since the job was submitted, or is not "
+            "the same where it was"));
+      }
+    }
     job.layout_ = MakeLayout(job.model_);
 
     const v1::DataSpec& data = spec.data();

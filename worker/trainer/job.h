@@ -28,6 +28,7 @@ class OpenedJob {
   static absl::StatusOr<OpenedJob> Open(const std::string& serialized);
 
   const v1::JobSpec& spec() const { return spec_; }
+  // Of WhatDecidesBits().
   const std::string& spec_digest() const { return spec_digest_; }
   const ModelConfig& model() const { return model_; }
   const Layout& layout() const { return layout_; }

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(
     return absl::UnimplementedError(
         absl::StrCat("device ", options.device, ": this build has only cpu"));
   }
-  return kernels::CreateCpuDevice(options.threads);
+  return kernels::CreateCpuDevice(options.threads, options.memory_bytes);
 }
 
 absl::Status Serve(const TrainerOptions& options) {

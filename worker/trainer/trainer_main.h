@@ -17,6 +17,7 @@ struct TrainerOptions {
   WorkerId worker;
   std::string device = "cpu";
   int threads = 1;
+  int64_t memory_bytes = 0;  // That jobs may take; 0: what the device has.
   std::string listen_host = "127.0.0.1";  // Where other ranks reach this one.
   Collectives collectives = Collectives::kAuto;
   std::string lock_key;  // Of the device; see device_lock.h.

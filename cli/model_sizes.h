@@ -1,0 +1,20 @@
+// What a job file leaves to the folder of its model.
+#ifndef CLI_MODEL_SIZES_H_
+#define CLI_MODEL_SIZES_H_
+
+#include "absl/status/status.h"
+#include "lockstep/v1/job.pb.h"
+
+namespace lockstep::cli {
+
+// Fills in `model.sizes` from the folder that `spec` names, if it names one;
+// what was there goes.
+//
+// Errors:
+//   InvalidArgument: the folder cannot be read here, or has no model in it;
+//     nothing is filled in.
+absl::Status ReadModelSizes(v1::JobSpec* spec);
+
+}  // namespace lockstep::cli
+
+#endif  // CLI_MODEL_SIZES_H_
