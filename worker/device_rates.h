@@ -16,9 +16,9 @@ struct RateOptions {
   std::string listen_host = "127.0.0.1";
   Collectives collectives = Collectives::kAuto;
 
-  // Each rate is the best of what is seen in this time, and of one try at
+  // Each rate is the median of what is seen in this time, and of one try at
   // least.
-  absl::Duration time_each = absl::Milliseconds(25);
+  absl::Duration time_each = absl::Milliseconds(50);
 };
 
 // Measures here and now.  Products are of float32 and, where the device has it,

@@ -48,7 +48,8 @@ def main():
                              data={"files": [self.path("tokens")], "format": "TOKENS_U16", "sequence_length": LENGTH,
                                    "held_out_fraction": 0},
                              batch={"global_batch_size": a.micro_batches * a.micro, "micro_batch_size": a.micro},
-                             schedule={"max_steps": a.steps, "warmup_steps": 0, "evaluate_every_steps": 0},
+                             schedule={"max_steps": a.steps, "warmup_steps": 0, "evaluate_every_steps": 0,
+                                       "peak_learning_rate": 1e-4},
                              numerics={"precision": a.precision},
                              parallel={"min_workers": workers, "zero_stage": stage})
             plan = json.loads(self.lockstep("plan", self.job_file(spec), "--json").stdout)
