@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/exit_code.h"
@@ -40,6 +41,19 @@ std::string Wrap(absl::string_view text, size_t columns) {
 
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return Wrap(option->get_description(), kHelpColumns - kOptionColumns);
+}
+
+CLI::Validator PositiveNumber(double max) {
+  return CLI::Validator(
+      [max](const std::string& text) -> std::string {
+        double value = 0;
+        if (absl::SimpleAtod(text, &value) && value > 0 && value <= max) {
+          return "";
+        }
+        return absl::StrCat("expected a number above 0, to ", max, ", got ",
+                            text);
+      },
+      "");
 }
 
 void AddConnectionOptions(CLI::App* command, CommandLine* line) {

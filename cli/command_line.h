@@ -39,6 +39,9 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 // Adds --coordinator and --timeout to `command`.
+// What refuses all but numbers above 0, up to `max`.
+CLI::Validator PositiveNumber(double max);
+
 void AddConnectionOptions(CLI::App* command, CommandLine* line);
 
 // Adds an option that reads a duration: "10s", "1m30s", "250ms"; a number

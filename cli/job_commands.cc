@@ -50,12 +50,8 @@ int Submit(const SubmitOptions& options, CommandLine& line) {
 
   v1::SubmitJobRequest request;
   *request.mutable_spec() = file->spec();
-  if (const absl::Status status = ReadModelSizes(request.mutable_spec());
-      !status.ok()) {
-    env.err << "lockstep: note: " << OneLine(std::string(status.message()))
-            << "; so it is queued without a plan of its memory, which its "
-               "workers check\n";
-  }
+  const absl::Status read = ReadModelSizes(request.mutable_spec());
+  if (absl::IsInvalidArgument(read)) return Fail(env, file->Locate(read));
   request.set_request_id(options.request_id.empty() ? env.make_request_id()
                                                     : options.request_id);
   const auto job = (*client)->SubmitJob(request);
@@ -67,6 +63,10 @@ int Submit(const SubmitOptions& options, CommandLine& line) {
               << request.request_id() << " does not queue it twice\n";
     }
     return code;
+  }
+  if (!read.ok() && !job->spec().model().has_sizes()) {
+    env.err << "lockstep: note: " << OneLine(std::string(read.message()))
+            << "; so its memory is not planned, and its workers check it\n";
   }
   env.out << job->name() << std::endl;
   return options.watch ? Watch(**client, job->name(), env) : kExitOk;

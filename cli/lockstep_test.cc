@@ -386,7 +386,8 @@ TEST_F(LockstepTest, PlanSaysThatAFolderMustBeReadableHere) {
                              "model={hugging_face_folder: /no/such/folder}"});
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_THAT(result.err, HasSubstr("cannot be read here"));
-  EXPECT_THAT(result.err, HasSubstr("plan where the workers run"));
+  EXPECT_THAT(result.err,
+              HasSubstr("plan where it can be, or give model.sizes"));
   EXPECT_EQ(coordinator_->call_count(), 0);
 }
 
@@ -409,7 +410,7 @@ TEST_F(LockstepTest, SubmitSaysHowLargeAFoldersModelIsIfItCan) {
   EXPECT_THAT(submit("/no/such/folder"),
               ::testing::AllOf(
                   StartsWith("lockstep: note: model.hugging_face_folder: "),
-                  HasSubstr("without a plan of its memory")));
+                  HasSubstr("its memory is not planned")));
 }
 
 TEST_F(LockstepTest, SubmitAndWatchShowsTheJobToItsEnd) {

@@ -28,19 +28,31 @@ absl::StatusOr<ModelConfig> ReadHuggingFace(const std::string& folder) {
 absl::Status ReadModelSizes(v1::JobSpec* spec) {
   v1::ModelSpec& model = *spec->mutable_model();
   const bool from_checkpoint = model.has_checkpoint();
-  if (!from_checkpoint && !model.has_hugging_face_folder()) {
-    return absl::OkStatus();
-  }
-  const auto config = from_checkpoint
-                          ? ReadCheckpoint(model.checkpoint().folder())
-                          : ReadHuggingFace(model.hugging_face_folder());
+  const std::string& folder = from_checkpoint ? model.checkpoint().folder()
+                                              : model.hugging_face_folder();
+  if (folder.empty()) return absl::OkStatus();  // Nothing to read, or a fault.
+  const auto config =
+      from_checkpoint ? ReadCheckpoint(folder) : ReadHuggingFace(folder);
   if (!config.ok()) {
-    return absl::InvalidArgumentError(
+    return absl::UnavailableError(
         absl::StrCat(from_checkpoint ? "model.checkpoint.folder"
                                      : "model.hugging_face_folder",
                      ": cannot be read here: ", config.status().message()));
   }
-  *model.mutable_sizes() = ToModelSizes(*config);
+  if (spec->data().sequence_length() > config->position_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.sequence_length: expected at most the model's longest, ",
+        config->position_max, ", got ", spec->data().sequence_length()));
+  }
+  const v1::ModelSizes sizes = ToModelSizes(*config);
+  if (model.has_sizes() &&
+      model.sizes().SerializeAsString() != sizes.SerializeAsString()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.sizes: expected what ", folder, " has, ",
+        sizes.ShortDebugString(), ", got ", model.sizes().ShortDebugString(),
+        "; leave it out, and it is read from there"));
+  }
+  *model.mutable_sizes() = sizes;
   return absl::OkStatus();
 }
 

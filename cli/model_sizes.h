@@ -7,12 +7,12 @@
 
 namespace lockstep::cli {
 
-// Fills in `model.sizes` from the folder that `spec` names, if it names one;
-// what was there goes.
+// Fills in `model.sizes` from the folder that `spec` names, if it names one.
 //
-// Errors:
-//   InvalidArgument: the folder cannot be read here, or has no model in it;
-//     nothing is filled in.
+// Errors, after which nothing is filled in:
+//   InvalidArgument: the folder's model has other sizes than `spec` says, or is
+//     for shorter sequences.
+//   Unavailable: the folder cannot be read here, or has no model in it.
 absl::Status ReadModelSizes(v1::JobSpec* spec);
 
 }  // namespace lockstep::cli

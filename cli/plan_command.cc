@@ -60,10 +60,13 @@ int Plan(const PlanOptions& options, CommandLine& line) {
   const auto file = ReadJobFile(options.file, env);
   if (!file.ok()) return Fail(env, file.status());
   v1::JobSpec spec = file->spec();
-  if (const absl::Status status = ReadModelSizes(&spec); !status.ok()) {
-    return Fail(env, file->Locate(absl::InvalidArgumentError(absl::StrCat(
-                         status.message(), "; plan where the workers run"))));
+  absl::Status read = ReadModelSizes(&spec);
+  // Then those that the job says are taken.
+  if (absl::IsUnavailable(read) && !spec.model().has_sizes()) {
+    read = absl::InvalidArgumentError(absl::StrCat(
+        read.message(), "; plan where it can be, or give model.sizes"));
   }
+  if (absl::IsInvalidArgument(read)) return Fail(env, file->Locate(read));
   const auto plan = options.memory_gib > 0 ? PlanHere(options, spec)
                                            : PlanThere(options, spec, line);
   if (!plan.ok()) return Fail(env, file->Locate(plan.status()));
@@ -84,14 +87,14 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
   CLI::App* command = app->add_subcommand(
       "plan", "What a job needs, and whether it fits; queues nothing");
   AddJobFileOptions(command, &options->file);
-  const auto positive = CLI::PositiveNumber.description("");
+  const auto positive = PositiveNumber(1e18);
   command
       ->add_option("--memory", options->memory_gib,
                    "Of a worker, in GiB; no coordinator is asked then, and "
                    "rates are those given here.  "
                    "Default: that of the connected workers")
       ->type_name("GIB")
-      ->check(positive);
+      ->check(PositiveNumber(1e9));
   command
       ->add_option("--threads", options->threads,
                    "Of a worker.  Default: those of the connected workers, or "
@@ -122,7 +125,7 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
 For each ZeRO stage and number of workers: the memory of the worker that needs
 the most, by what it is for, while the model loads and at its peak; what the
 worker sends in a step that sends the most.  Memory is exact but for what the
-process itself takes.  Times are predicted from what each worker measured, alone,
+process itself takes, which is in LOAD and PEAK only.  Times are predicted from what each worker measured, alone,
 when it started: expect more where workers share a processor.
 
 A Hugging Face folder is read here, not by the coordinator.

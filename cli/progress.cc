@@ -73,7 +73,7 @@ std::string ProgressText(const v1::Job& job) {
     absl::StrAppend(&text, ", checkpoint at step ", p.checkpoint_step_count());
   }
   if (!p.checkpoint_failure().empty()) {
-    absl::StrAppend(&text, ", not saved: ", OneLine(p.checkpoint_failure()));
+    absl::StrAppend(&text, ", warning: ", OneLine(p.checkpoint_failure()));
   }
   if (!IsFinal(job.state()) && p.tokens_per_second() > 0) {
     absl::StrAppend(&text, ", ", CountText(p.tokens_per_second()), " tokens/s");

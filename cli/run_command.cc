@@ -468,7 +468,10 @@ int RunJob(const RunOptions& options, CommandLine& line) {
     parallel.set_max_workers(options.workers);
   }
   // What cannot be read the workers say.
-  ReadModelSizes(&file->spec()).IgnoreError();
+  if (const absl::Status read = ReadModelSizes(&file->spec());
+      absl::IsInvalidArgument(read)) {
+    return Fail(env, file->Locate(read));
+  }
   const auto resolved = ResolveJobSpec(file->spec());
   if (!resolved.ok()) return Fail(env, file->Locate(resolved.status()));
   if (resolved->parallel().max_workers() > kWorkersMax) {

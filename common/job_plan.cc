@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/bytes_text.h"
 #include "common/sharding.h"
 #include "common/spec.h"
@@ -19,6 +20,9 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+
+// More are not looked at.
+constexpr int kWorkersMax = 4096;
 
 // Plans of one spec, of which a few fields may be changed.
 class Planner {
@@ -53,11 +57,18 @@ class Planner {
     }
     return std::nullopt;
   }
-  bool FitsAtAnyStage(int world) const {
-    for (int stage = 0; stage <= kZeroStageMax; ++stage) {
-      if (Fits(Memory(stage, world))) return true;
+  // From `least` to `most`; none if it does not fit `most` either.
+  std::optional<int> FewestWorkers(int least, int most) const {
+    if (!StageFor(most).has_value()) return std::nullopt;
+    if (StageFor(least).has_value()) return least;
+    // What a rank needs falls with their number.
+    int too_few = least;
+    int enough = most;
+    while (enough - too_few > 1) {
+      const int middle = too_few + (enough - too_few) / 2;
+      (StageFor(middle).has_value() ? enough : too_few) = middle;
     }
-    return false;
+    return enough;
   }
 
   SequenceWork Work() const {
@@ -235,43 +246,75 @@ std::vector<std::string> AdviceFor(const v1::JobSpec& spec,
                      ": the same samples a step, rounded otherwise"));
     break;
   }
-  const auto world_max =
-      static_cast<int>(std::min<int64_t>(MicroBatchesPerStep(spec), 4096));
-  if (as_is.StageFor(world_max).has_value()) {
-    // What a rank needs falls with their number.
-    int too_few = min_workers;
-    int enough = world_max;
-    while (enough - too_few > 1) {
-      const int middle = too_few + (enough - too_few) / 2;
-      (as_is.StageFor(middle).has_value() ? enough : too_few) = middle;
-    }
-    advice.push_back(absl::StrCat("parallel.min_workers: ", enough,
+  const auto world_max = static_cast<int>(
+      std::min<int64_t>(MicroBatchesPerStep(spec), kWorkersMax));
+  if (const auto world = as_is.FewestWorkers(min_workers, world_max)) {
+    advice.push_back(absl::StrCat("parallel.min_workers: ", *world,
                                   ", on as many workers: the same bits"));
   }
   if (!advice.empty()) return advice;
 
-  Planner least = as_is;
-  least.spec().mutable_batch()->set_micro_batch_size(1);
-  least.spec().mutable_parallel()->set_recompute(v1::ParallelSpec::BLOCK);
-  if (least.FitsAtAnyStage(min_workers)) {
-    advice.push_back(
-        "batch.micro_batch_size: 1 and parallel.recompute: BLOCK together, "
-        "with parallel.zero_stage left out");
-  } else if (const int world = static_cast<int>(
-                 std::min<int64_t>(spec.batch().global_batch_size(), 4096));
-             least.FitsAtAnyStage(world)) {
-    advice.push_back(absl::StrCat(
-        "batch.micro_batch_size: 1, parallel.recompute: BLOCK and more "
-        "parallel.min_workers together, with parallel.zero_stage left out"));
-  } else {
-    advice.push_back(absl::StrCat(
-        "one unit (the embedding, a block or the head) does not fit a worker "
-        "even at stage 3 with micro-batches of one sequence: tensor or "
-        "pipeline parallelism would be needed, which lockstep has not; take "
-        "workers with ",
-        BytesText(least.Memory(kZeroStageMax, world).peak_bytes()),
-        " or a smaller model"));
+  // Nothing alone: what changes no bit first.
+  const auto together = [&](bool recompute, int size, int world) {
+    std::vector<std::string> parts;
+    if (spec.parallel().has_zero_stage()) {
+      parts.emplace_back("parallel.zero_stage left out");
+    }
+    if (recompute && !recomputes) {
+      parts.emplace_back("parallel.recompute: BLOCK");
+    }
+    if (size != micro_batch) {
+      parts.push_back(absl::StrCat("batch.micro_batch_size: ", size));
+    }
+    if (world != min_workers) {
+      parts.push_back(absl::StrCat("parallel.min_workers: ", world));
+    }
+    if (world > spec.batch().global_batch_size() / size) {
+      parts.push_back(absl::StrCat("batch.global_batch_size: ", world * size,
+                                   " (a step has a micro-batch for each)"));
+    }
+    return absl::StrCat(
+        absl::StrJoin(parts, " and "), " together: ",
+        size == micro_batch && world <= spec.batch().global_batch_size() / size
+            ? "the same bits"
+            : "not the same bits");
+  };
+  Planner any_stage = as_is;
+  any_stage.spec().mutable_parallel()->clear_zero_stage();
+  for (const bool recompute : {recomputes, true}) {
+    if (recompute) {
+      any_stage.spec().mutable_parallel()->set_recompute(
+          v1::ParallelSpec::BLOCK);
+    }
+    if (const auto world = any_stage.FewestWorkers(min_workers, world_max)) {
+      return {together(recompute, micro_batch, *world)};
+    }
   }
+  for (int size = micro_batch - 1; size > 0; --size) {
+    if (micro_batch % size != 0) continue;
+    any_stage.spec().mutable_batch()->set_micro_batch_size(size);
+    if (any_stage.StageFor(min_workers).has_value()) {
+      return {together(true, size, min_workers)};
+    }
+  }
+  any_stage.spec().mutable_batch()->set_micro_batch_size(1);
+  if (const auto world = any_stage.FewestWorkers(min_workers, kWorkersMax)) {
+    return {together(true, 1, *world)};
+  }
+  const int64_t least =
+      any_stage.Memory(kZeroStageMax, kWorkersMax).peak_bytes();
+  const bool is_process = worker.memory_bytes() <= kProcessBytes;
+  advice.push_back(absl::StrCat(
+      is_process
+          ? absl::StrCat("the process of a worker takes ",
+                         BytesText(kProcessBytes), " beside what it trains")
+          : std::string(
+                "one unit (the embedding, a block or the head) does not fit a "
+                "worker even at stage 3 with micro-batches of one sequence: "
+                "tensor or pipeline parallelism would be needed, which "
+                "lockstep has not"),
+      "; take workers with ", BytesTextAtLeast(least),
+      is_process ? "" : " or a smaller model"));
   return advice;
 }
 
@@ -497,7 +540,7 @@ std::string PlanText(const v1::JobPlan& plan) {
             BytesText(m.gradients_bytes() + m.logits_bytes() +
                       m.workspace_bytes() + m.commit_bytes() +
                       m.checkpoint_bytes()),
-            BytesText(m.load_bytes()), BytesText(m.peak_bytes()),
+            BytesText(m.load_bytes()), BytesTextAtLeast(m.peak_bytes()),
             worker.memory_bytes() <= 0 ? "?"
             : row.fits()               ? "yes"
                                        : "no",
@@ -511,6 +554,18 @@ std::string PlanText(const v1::JobPlan& plan) {
                                 BoundText(row.time().bound()))
               : "",
         "\n");
+  }
+  const bool some_rate = worker.flops_per_second() > 0 ||
+                         worker.memory_bytes_per_second() > 0 ||
+                         worker.network_bytes_per_second() > 0;
+  if (some_rate && !timed) {
+    text += "\nTimes need the rates of products, memory and network.\n";
+  }
+  if (worker.memory_bytes() <= 0) {
+    text +=
+        "\nWhether it fits is not known: there is no worker to ask, and none "
+        "is "
+        "given.\n";
   }
   if (!plan.fits()) {
     absl::StrAppend(&text, "\nIt does not fit ",

@@ -1,5 +1,9 @@
 #include "common/job_plan.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -145,6 +149,96 @@ TEST(JobPlanTest, AUnitThatFitsNoWorkerNeedsAnotherParallelism) {
 
   EXPECT_THAT(plan.advice(),
               ElementsAre(HasSubstr("tensor or pipeline parallelism")));
+}
+
+// The number after `field` in a line of advice; none if it is not there.
+std::optional<int> NumberAfter(const std::string& line,
+                               const std::string& field) {
+  const size_t at = line.find(field + ": ");
+  if (at == std::string::npos) return std::nullopt;
+  return std::atoi(line.c_str() + at + field.size() + 2);
+}
+
+v1::JobSpec Followed(v1::JobSpec spec, const std::string& advice) {
+  v1::ParallelSpec& parallel = *spec.mutable_parallel();
+  v1::BatchSpec& batch = *spec.mutable_batch();
+  if (advice.find("parallel.zero_stage left out") != std::string::npos) {
+    parallel.clear_zero_stage();
+  }
+  if (const auto stage = NumberAfter(advice, "parallel.zero_stage")) {
+    parallel.set_zero_stage(*stage);
+  }
+  if (advice.find("parallel.recompute: BLOCK") != std::string::npos) {
+    parallel.set_recompute(v1::ParallelSpec::BLOCK);
+  }
+  if (const auto size = NumberAfter(advice, "batch.micro_batch_size")) {
+    batch.set_micro_batch_size(*size);
+  }
+  if (const auto size = NumberAfter(advice, "batch.global_batch_size")) {
+    batch.set_global_batch_size(*size);
+  }
+  if (const auto count = NumberAfter(advice, "parallel.min_workers")) {
+    parallel.set_min_workers(*count);
+    parallel.set_max_workers(std::max(*count, parallel.max_workers()));
+  }
+  return spec;
+}
+
+TEST(JobPlanTest, WhoFollowsAdviceFits) {
+  int alone = 0, together = 0, hopeless = 0;
+  for (const int global_batch : {4, 8, 64}) {
+    for (const int stage : {-1, 0, 2}) {
+      for (int64_t mib = 46; mib < 200; mib += 3) {
+        v1::JobSpec spec = Spec();
+        spec.mutable_batch()->set_micro_batch_size(4);
+        spec.mutable_batch()->set_global_batch_size(global_batch);
+        spec.mutable_parallel()->set_min_workers(1);
+        spec.mutable_parallel()->set_max_workers(1);
+        if (stage >= 0) spec.mutable_parallel()->set_zero_stage(stage);
+        const int64_t memory = mib << 20;
+        const v1::JobPlan plan = Plan(spec, memory);
+        for (const std::string& advice : plan.advice()) {
+          SCOPED_TRACE(
+              absl::StrCat(global_batch, " ", stage, " ", mib, ": ", advice));
+          if (advice.find("take workers with") != std::string::npos) {
+            ++hopeless;
+            continue;
+          }
+          advice.find("together") != std::string::npos ? ++together : ++alone;
+          const v1::JobSpec followed = Followed(spec, advice);
+          EXPECT_TRUE(Plan(followed, memory).fits());
+          // What says so keeps the bits.
+          if (advice.find("not the same") == std::string::npos &&
+              advice.find(": the same bits") != std::string::npos) {
+            EXPECT_EQ(WhatDecidesBits(followed).SerializeAsString(),
+                      WhatDecidesBits(spec).SerializeAsString());
+          }
+          EXPECT_TRUE(ResolveJobSpec(followed).ok());
+        }
+      }
+    }
+  }
+  EXPECT_GT(alone, 20);
+  EXPECT_GT(together, 10);
+  EXPECT_GT(hopeless, 0);
+}
+
+TEST(JobPlanTest, WhatIsNeededIsNeverSaidToBeLess) {
+  const v1::JobPlan plan = Plan(Spec(), kProcessBytes / 2);
+  ASSERT_EQ(plan.advice_size(), 1);
+  EXPECT_THAT(plan.advice(0), HasSubstr("the process of a worker takes"));
+  double mib = 0;
+  const size_t at = plan.advice(0).find("take workers with ");
+  ASSERT_NE(at, std::string::npos);
+  ASSERT_EQ(std::sscanf(plan.advice(0).c_str() + at,
+                        "take workers with %lf MiB", &mib),
+            1);
+  v1::JobSpec spec = Followed(Spec(), "batch.micro_batch_size: 1");
+  spec.mutable_parallel()->set_recompute(v1::ParallelSpec::BLOCK);
+  spec.mutable_batch()->set_global_batch_size(4096);
+  spec.mutable_parallel()->set_min_workers(4096);
+  spec.mutable_parallel()->set_max_workers(4096);
+  EXPECT_TRUE(Plan(spec, static_cast<int64_t>(mib * (1 << 20))).fits());
 }
 
 TEST(JobPlanTest, TheLargestThatASpecAllowsIsPlannedToo) {

@@ -9,6 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/duration_flag.h"
 #include "common/host_port.h"
@@ -21,6 +22,8 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr char kTimes[] = "Times";
+
+constexpr double kGibMax = 1e9;
 
 void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value,
                  const std::string& description) {
@@ -140,7 +143,16 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
                  "the host has, or its container;\nwhere several workers share "
                  "it, give each its part")
       ->type_name("GIB")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            double gib = 0;
+            if (absl::SimpleAtod(text, &gib) && gib > 0 && gib <= kGibMax) {
+              return "";
+            }
+            return absl::StrCat("expected a number of GiB above 0, to ",
+                                kGibMax, ", got ", Quoted(text));
+          },
+          ""));
   app.add_option("--listen-host", flags.listen_host,
                  "The name or address of this machine at which the other "
                  "workers of a job reach this one.\nDefault: 127.0.0.1")
@@ -198,7 +210,7 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
   if (command->parsed()) return trainer;
   absl::AsciiStrToLower(&flags.name);
   // A worker without memory would be one that nothing is known of.
-  flags.memory_bytes = std::llround(std::ldexp(std::min(memory_gib, 1e9), 30));
+  flags.memory_bytes = std::llround(std::ldexp(memory_gib, 30));
   if (const std::string why = Check(flags); !why.empty()) {
     return SayAndExit{
         .err = absl::StrCat("lockstep-worker: error: ", why, "\n"),

@@ -278,7 +278,7 @@ absl::StatusOr<JobId> Coordinator::SubmitJob(Moment now, Submission submission,
     record.spec_digest = std::move(submission.spec_digest);
     record.spec = std::move(submission.spec);
     record.needs = std::move(submission.needs);
-    record.zero_stage = submission.zero_stage;
+    record.zero_stage = record.needs.zero_stage;
     record.create_time = now.wall;
     job_by_request_[record.request_id] = record.id;
     queue_[QueueKey(record)] = record.id;

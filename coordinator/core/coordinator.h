@@ -93,7 +93,6 @@ class Coordinator {
     std::string spec_digest;  // Same digest, same spec.
     std::shared_ptr<const std::string> spec;
     JobNeeds needs;
-    std::optional<int> zero_stage;  // None: to be chosen.
     std::string plan;  // For people, should it not fit the workers.
   };
 
@@ -290,7 +289,6 @@ class Coordinator {
   // At the lowest stage at which these are at least min_workers; if there is
   // none, at that at which they are the most.
   static Holders HoldersAmong(const JobNeeds& needs,
-                              std::optional<int> zero_stage,
                               const std::vector<Worker*>& workers);
   // FailedPrecondition if no worker holds it, although enough are present.
   absl::Status CheckMemory(Moment now, const Submission& submission);

@@ -89,6 +89,7 @@ absl::StatusOr<JobId> CoordinatorFixture::TrySubmit(
                                ? absl::StrCat("/out/", id.value)
                                : request.output_directory;
   needs.bfloat16 = request.bfloat16;
+  needs.zero_stage = request.zero_stage;
   needs.memory = request.memory;
   return Call([&] {
     return core_->SubmitJob(now(),
@@ -97,7 +98,6 @@ absl::StatusOr<JobId> CoordinatorFixture::TrySubmit(
                              .spec_digest = absl::StrCat("digest of ", spec),
                              .spec = std::make_shared<const std::string>(spec),
                              .needs = needs,
-                             .zero_stage = request.zero_stage,
                              .plan = "the plan"},
                             effects_);
   });

@@ -3,7 +3,7 @@
 // A job never mixes numeric classes of workers, and keeps to the one of its
 // first generation; one that computes in bfloat16 gets workers that can, and
 // all get workers with the memory that they need.  A job that names no ZeRO
-// stage keeps the lowest at which min_workers held it when it was first placed:
+// stage gets the lowest at which min_workers hold it, in each generation anew:
 // with more it needs less.  Jobs are looked at by priority, then age.  One that
 // can be placed is: all of min_workers or none, then up to max_workers.  One
 // that cannot, although enough workers of a class are present, waits for busy
@@ -89,11 +89,11 @@ std::vector<Coordinator::WorkerClass*> Coordinator::ClassesFor(
 }
 
 Coordinator::Holders Coordinator::HoldersAmong(
-    const JobNeeds& needs, std::optional<int> zero_stage,
-    const std::vector<Worker*>& workers) {
+    const JobNeeds& needs, const std::vector<Worker*>& workers) {
   Holders most;
-  const int last = zero_stage.value_or(kZeroStageMax);
-  for (int stage = zero_stage.value_or(0); stage <= last; ++stage) {
+  const int first = needs.zero_stage.value_or(0);
+  const int last = needs.zero_stage.value_or(kZeroStageMax);
+  for (int stage = first; stage <= last; ++stage) {
     Holders holders{.zero_stage = stage};
     for (Worker* worker : workers) {
       const DeviceDescription& device = worker->view.device;
@@ -107,8 +107,7 @@ Coordinator::Holders Coordinator::HoldersAmong(
     if (static_cast<int>(holders.workers.size()) >= needs.min_workers) {
       return holders;
     }
-    if (stage == zero_stage.value_or(0) ||
-        holders.workers.size() > most.workers.size()) {
+    if (stage == first || holders.workers.size() > most.workers.size()) {
       most = std::move(holders);
     }
   }
@@ -121,8 +120,7 @@ absl::Status Coordinator::CheckMemory(Moment now,
   WorkerClasses classes = ClassifyWorkers(now);
   bool enough = false;
   for (const WorkerClass* c : ClassesFor(needs, "", classes)) {
-    if (!HoldersAmong(needs, submission.zero_stage, c->present)
-             .workers.empty()) {
+    if (!HoldersAmong(needs, c->present).workers.empty()) {
       return absl::OkStatus();
     }
     enough |= static_cast<int>(c->present.size()) >= needs.min_workers;
@@ -164,7 +162,7 @@ void Coordinator::PlaceJobs(Moment now, Effects& effects) {
     const std::vector<WorkerClass*> suitable =
         ClassesFor(needs, job.record.numeric_class, classes);
     const auto holders_among = [&](const std::vector<Worker*>& workers) {
-      return HoldersAmong(needs, job.record.zero_stage, workers);
+      return HoldersAmong(needs, workers);
     };
     if (MembersHaveLetGo(job)) {
       // The class that offers most; of equals the first by name.
@@ -229,7 +227,7 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
   bool is_first = false;
   for (const WorkerClass* c :
        ClassesFor(needs, job.record.numeric_class, classes)) {
-    Holders present = HoldersAmong(needs, job.record.zero_stage, c->present);
+    Holders present = HoldersAmong(needs, c->present);
     too_small |= present.workers.size() < c->present.size();
     const auto count = static_cast<int>(present.workers.size());
     if (most == &none || present.workers.size() > holders.workers.size()) {
@@ -252,17 +250,16 @@ std::string Coordinator::WaitingReason(const JobId& id, const Job& job,
   }
   if (needs.bfloat16) absl::StrAppend(&reason, " with bfloat16 (AVX-512)");
   if (too_small) {
-    absl::StrAppend(
-        &reason, " with ",
-        BytesText(needs.memory->Of(holders.zero_stage, /*thread_count=*/1)),
-        " of memory (ZeRO stage ", holders.zero_stage, ")");
+    absl::StrAppend(&reason, " with ",
+                    BytesTextAtLeast(needs.memory->Of(holders.zero_stage,
+                                                      /*thread_count=*/1)),
+                    " of memory (ZeRO stage ", holders.zero_stage, ")");
   }
   const size_t present = holders.workers.size();
   absl::StrAppend(&reason, ": ", present, present == 1 ? " is" : " are",
                   " present");
   if (present == 0) return reason;
-  const size_t free =
-      HoldersAmong(needs, holders.zero_stage, most->free).workers.size();
+  const size_t free = HoldersAmong(needs, most->free).workers.size();
   absl::StrAppend(&reason, ", ", free, " free");
   if (!most->others.empty()) {
     absl::StrAppend(&reason, "; ", JoinNames(most->others));

@@ -416,18 +416,27 @@ TEST_F(MemoryTest, AJobThatNamesNoStageGetsTheLowestThatMinWorkersHold) {
   }
 }
 
-TEST_F(MemoryTest, TheStageThatWasChosenStays) {
+TEST_F(MemoryTest, TheStageThatIsChosenFollowsTheWorkers) {
   Player& a = AttachWith("a", 60);
   const JobId job = Submit({.memory = needs_, .zero_stage = std::nullopt});
+  const JobId fixed = Submit({.memory = needs_, .zero_stage = 2});
   EXPECT_EQ(Job(job).zero_stage, 2);
   a.Leaves();
 
-  AttachWith("b", 1000);
-
+  Player& b = AttachWith("b", 40);
   EXPECT_EQ(Job(job).generation, 2);
-  EXPECT_EQ(Job(job).zero_stage, 2);
+  EXPECT_EQ(Job(job).zero_stage, 3);
+  EXPECT_EQ(b.last<Prepare>().zero_stage, 3);
+  b.Leaves();
+
+  AttachWith("c", 1000);
+  EXPECT_EQ(Job(job).generation, 3);
+  EXPECT_EQ(Job(job).zero_stage, 0);
+  Release(job);
+  EXPECT_TRUE(Placed(fixed));
+  EXPECT_EQ(Job(fixed).zero_stage, 2);
   Restart();
-  EXPECT_EQ(Job(job).zero_stage, 2);
+  EXPECT_EQ(Job(fixed).zero_stage, 2);
 }
 
 TEST_F(MemoryTest, WorkersThatDoNotHoldAJobAreNotPlaced) {

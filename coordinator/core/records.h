@@ -51,8 +51,10 @@ struct JobNeeds {
   int failures_max = 5;
   std::string output_directory;
   bool bfloat16 = false;  // Of its workers' devices.
-  // Of each of min_workers, if known.  Not stored: it is made of the spec.
-  std::optional<MemoryNeeds> memory;
+  // The last two are not stored, but made of the spec.  None: whichever is the
+  // lowest that the workers hold, in each generation anew.
+  std::optional<int> zero_stage;
+  std::optional<MemoryNeeds> memory;  // Of each of min_workers, if known.
   friend bool operator==(const JobNeeds&, const JobNeeds&) = default;
 };
 
@@ -68,7 +70,7 @@ struct JobRecord {
   JobState state = JobState::kQueued;
   std::string reason;         // For people: what it waits for, why it ended.
   std::string numeric_class;  // Fixed by the first generation; empty before.
-  // As the spec says, else fixed by the first generation; none before.
+  // Of the last generation; before the first as the spec says.
   std::optional<int> zero_stage;
   int64_t generation = 0;         // Last one begun; 0 before the first.
   std::vector<WorkerId> members;  // Of that generation, by rank; empty when the

@@ -76,6 +76,14 @@ void Board::PublishJob(const JobRecord& record,
   }
   FillJob(record, *job);
   if (progress.step_count() > 0) *job->mutable_progress() = progress;
+  // Of the last steps of a job that was ended there may be reports alone.
+  if (job->ledger_size() > 0) {
+    v1::LedgerRow& last = *job->mutable_ledger(job->ledger_size() - 1);
+    if (last.generation() == record.generation &&
+        last.end_step() < progress.step_count()) {
+      last.set_end_step(progress.step_count());
+    }
+  }
   LogChange(before.get(), *job);
 
   const bool ended = HasEnded(*job);

@@ -16,6 +16,12 @@
 namespace lockstep {
 namespace {
 
+std::optional<int> ZeroStageOf(const v1::JobSpec& spec) {
+  const v1::ParallelSpec& parallel = spec.parallel();
+  if (!parallel.has_zero_stage()) return std::nullopt;
+  return parallel.zero_stage();
+}
+
 absl::Status Stopping() {
   return absl::UnavailableError("the coordinator stops; try again");
 }
@@ -51,6 +57,7 @@ absl::Status Shell::Start() {
     JobState& job = jobs_[stored.record.id];
     job.progress = ProgressTracker::FromStored(stored.progress);
     job.tokens_per_step = TokensPerStep(spec);
+    stored.record.needs.zero_stage = ZeroStageOf(spec);
     stored.record.needs.memory = MemoryNeedsOf(spec);
     records.push_back(std::move(stored.record));
   }
@@ -141,8 +148,8 @@ void Shell::SubmitJob(JobRequest request,
       .output_directory = request.spec.output_directory(),
       .bfloat16 =
           request.spec.numerics().precision() == v1::NumericsSpec::BFLOAT16,
+      .zero_stage = ZeroStageOf(request.spec),
       .memory = MemoryNeedsOf(request.spec)};
-  if (parallel.has_zero_stage()) submission.zero_stage = parallel.zero_stage();
   submission.plan = std::move(request.plan);
   absl::Status refusal;
   {

@@ -89,7 +89,7 @@ auto Fields(const JobRecord& record) {
                numeric_class, zero_stage, generation, members, failure_count,
                ledger, committed, best, max_steps, create, start, end] = record;
   const auto& [priority, min_workers, max_workers, micro_batches, failures_max,
-               output, bfloat16, memory] = needs;
+               output, bfloat16, zero_stage_asked, memory] = needs;
   return std::tuple(id, order, request_id, digest, *spec, priority, min_workers,
                     max_workers, micro_batches, failures_max, output, bfloat16,
                     state, reason, numeric_class, zero_stage, generation,

@@ -134,9 +134,15 @@ class CheckpointTest(harness.JobTest):
                     if "a checkpoint is passed over" in line]
         for step, (name, _) in zip(reversed(steps), faults):
             self.assertTrue(any(self.checkpoint_path(spec, step) in w for w in warnings), (step, name, warnings))
+        # Who looks at the job alone is told too, of the newest.
+        harness.wait_for("the warning", lambda: any(
+            "a checkpoint is passed over" in s.get("checkpoint_failure", "") and
+            self.checkpoint_path(spec, steps[-1]) in s["checkpoint_failure"] for s in self.metrics(job)))
         # Their names are taken when their turn comes again.
         harness.wait_for("them to be replaced", lambda: self.checkpoints(spec)[-1] > steps[-1])
         self.lockstep("cancel", job)
+        reached = self.step_count(job)
+        self.assertIn(f"{reached} steps of 16 sequences, each once", self.lockstep("ledger", job).stdout)
 
     def failure_of(self, job):
         return self.get(job).get("progress", {}).get("checkpoint_failure", "")

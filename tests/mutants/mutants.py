@@ -45,6 +45,7 @@ SOURCES = [
     "coordinator/core/placement.cc",
     "coordinator/core/records.cc",
     "worker/agent/agent_core.cc",
+    "common/bytes_text.cc",
     "common/micro_batches.cc",
     "common/session.cc",
 ]

@@ -422,6 +422,42 @@ MUTATIONS = [Mutation(*m) for m in [
      '      worker->view.reason = "its stream broke";\n'
      "      dirty_workers_.insert(worker->view.id);\n"),
 
+    # ---- Memory and stages.
+    (PLACEMENT, "memory: a worker that is too small is placed",
+     "if (!needs.memory.has_value() || device.memory_bytes <= 0 ||",
+     "if (true || device.memory_bytes <= 0 ||"),
+    (PLACEMENT, "memory: threads do not count",
+     "needs.memory->Of(stage, std::max(device.thread_count, 1)) <=",
+     "needs.memory->Of(stage, 1) <="),
+    (PLACEMENT, "memory: one byte too few is enough",
+     "<=\n              device.memory_bytes) {",
+     "<=\n              device.memory_bytes + 1) {"),
+    (PLACEMENT, "memory: not the lowest stage",
+     "const int first = needs.zero_stage.value_or(0);",
+     "const int first = needs.zero_stage.value_or(1);"),
+    (PLACEMENT, "memory: a stage that was asked for is no promise",
+     "const int last = needs.zero_stage.value_or(kZeroStageMax);",
+     "const int last = kZeroStageMax;"),
+    (PLACEMENT, "memory: what no worker holds is accepted",
+     "  if (!enough) return absl::OkStatus();\n",
+     "  if (true) return absl::OkStatus();\n"),
+    (PLACEMENT, "memory: what workers to come may hold is refused",
+     "  if (!enough) return absl::OkStatus();\n", ""),
+    (PLACEMENT, "memory: workers are told another stage",
+     "                 zero_stage},\n", "                 0},\n"),
+    (PLACEMENT, "memory: the stage is not kept", "  record.zero_stage = zero_stage;\n", ""),
+
+    # ---- The ledger.
+    (COORDINATOR, "ledger: what came before is forgotten",
+     "  record.ledger = held.ledger;\n", "  record.ledger.clear();\n"),
+    (COORDINATOR, "ledger: lost steps count on",
+     "  record.ledger = held.ledger;\n", ""),
+    (COORDINATOR, "ledger: a generation begins at step 0",
+     "  own.first_step = held.first_step;\n", ""),
+    (COORDINATOR, "ledger: a row ends where it began",
+     "    ledger.back().end_step =\n        std::max(ledger.back().end_step, committed_step_count);\n",
+     ""),
+
     # ---- The agent.
     (AGENT, "agent: a command is applied twice",
      "      command.sequence > status_.applied_sequence) {", "      true) {"),

@@ -30,6 +30,7 @@ using nlohmann::json;
 constexpr char kFormat[] = "lockstep checkpoint";
 constexpr int kVersion = 1;
 constexpr char kManifestName[] = "manifest.json";
+constexpr char kDigestField[] = "sha256";
 constexpr char kNamePrefix[] = "step-";
 
 // Read, hashed and written at once.
@@ -61,6 +62,15 @@ absl::StatusOr<FileDigest> DigestFile(
     RETURN_IF_ERROR(on_progress());
   }
   return FileDigest{file.size(), hash.HexDigest()};
+}
+
+// Of all that it says but for this.
+std::string ManifestDigest(json manifest) {
+  manifest.erase(kDigestField);
+  const std::string bytes = manifest.dump();
+  Sha256 hash;
+  hash.Update(bytes.data(), static_cast<int64_t>(bytes.size()));
+  return hash.HexDigest();
 }
 
 json ToJson(const CheckpointInfo& info) {
@@ -314,6 +324,7 @@ absl::Status CommitCheckpoint(const std::string& folder,
     }
     parts.push_back(std::move(part));
   }
+  manifest[kDigestField] = ManifestDigest(manifest);
   RETURN_IF_ERROR(WriteNewFile(absl::StrCat(folder, "/", kManifestName),
                                manifest.dump(1) + "\n"));
   for (const std::string& note : notes) {
@@ -336,6 +347,13 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
 
 absl::Status Checkpoint::ReadManifest() {
   const std::string path = absl::StrCat(folder_, "/", kManifestName);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder_, ": no checkpoint: there is no ", kManifestName,
+                     " in it; expected a folder such as OUT/checkpoints/",
+                     CheckpointName(1000)));
+  }
   ASSIGN_OR_RETURN(const json manifest, ReadStrictJsonFile(path));
   ASSIGN_OR_RETURN(const FileDigest digest,
                    DigestFile(path, [] { return absl::OkStatus(); }));
@@ -367,9 +385,24 @@ absl::Status Checkpoint::ReadManifest() {
       }
       RETURN_IF_ERROR(fields.status());
     }
+    const std::string sha256 = reader.Text(kDigestField);
+    RETURN_IF_ERROR(reader.status());
+    if (sha256 != ManifestDigest(manifest)) {
+      return absl::DataLossError(
+          absl::StrCat("its contents are not those of its own ", kDigestField,
+                       ": it was changed after it was written"));
+    }
     return absl::OkStatus();
   };
-  return Annotate(parse(), path);
+  RETURN_IF_ERROR(Annotate(parse(), path));
+  int64_t named = 0;
+  if (ParseCheckpointName(fs::path(folder_).filename().string(), &named) &&
+      named != info_.step_count) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": step_count: expected the number in the folder's name, got ",
+        info_.step_count));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::MapParts() {

@@ -179,8 +179,7 @@ class GradientReducer final : public GradientSink {
 
   const ReductionPlan& plan() const { return plan_; }
 
-  // SHA-256, in hexadecimal, of layout, buckets, numeric class, protocol
-  // version and spec.
+  // SHA-256, in hexadecimal, of all parts of PlanDigest.
   const std::string& plan_hash() const { return digest_.whole; }
 
   // A collective, before the first step: how the plans of the ranks differ, the

@@ -279,16 +279,7 @@ absl::StatusOr<std::optional<Checkpoint>> FindNewestCheckpoint(
         absl::StrCat(folder, "/", CheckpointName(step_count));
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
     absl::Status status = checkpoint.status();
-    if (status.ok()) {
-      if (checkpoint->info().step_count != step_count) {
-        status = absl::DataLossError(
-            absl::StrCat(path, "/manifest.json: step_count: expected ",
-                         step_count, ", as the folder's name says, got ",
-                         checkpoint->info().step_count));
-      } else if (verify) {
-        status = checkpoint->Verify(on_progress);
-      }
-    }
+    if (status.ok() && verify) status = checkpoint->Verify(on_progress);
     if (status.ok()) {
       // A foreign manifest over other parts does not come here with `verify`.
       if (!owner.Owns(checkpoint->info())) {

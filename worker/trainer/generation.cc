@@ -215,21 +215,30 @@ absl::Status Generation::CheckMemory() const {
   const int64_t have = device.memory_bytes();
   if (have <= 0 || memory.peak_bytes() <= have) return absl::OkStatus();
   v1::JobSpec here = spec;
+  // Whoever submitted the job may have left it to the coordinator, which could
+  // not know.
+  std::string also;
+  if (!ModelOf(spec).has_value()) {
+    here.mutable_parallel()->clear_zero_stage();
+    also = ", or model.sizes, with which it would have been planned";
+  }
   here.mutable_parallel()->set_min_workers(world());
   here.mutable_parallel()->set_max_workers(world());
   v1::PlannedWorker worker;
   worker.set_memory_bytes(have);
   worker.set_thread_count(device.thread_count());
   const v1::JobPlan plan = PlanJob(here, job_->model(), worker);
+  const std::string advice =
+      plan.fits() ? absl::StrCat("parallel.zero_stage: ", plan.zero_stage())
+                  : absl::StrJoin(plan.advice(), ", or ");
   return CausedBy(
       Failure::Cause::kJob,
       absl::ResourceExhaustedError(absl::StrCat(
           "the job does not fit this worker: at ZeRO stage ",
           spec.parallel().zero_stage(), " on ", world(),
           world() == 1 ? " worker" : " workers", " it needs ",
-          BytesText(memory.peak_bytes()), " of memory, and there are ",
-          BytesText(have), "; what would make it fit: ",
-          absl::StrJoin(plan.advice(), ", or "))));
+          BytesTextAtLeast(memory.peak_bytes()), " of memory, and there are ",
+          BytesText(have), "; what would make it fit: ", advice, also)));
 }
 
 std::string Generation::CheckpointsFolder() const {
@@ -249,6 +258,10 @@ absl::Status Generation::FindCheckpoint() {
   const auto on_passed_over = [this](const absl::Status& why) {
     LOG(WARNING) << "a checkpoint is passed over" << Field("job", held_.key.job)
                  << Field("reason", why.message());
+    if (passed_over_.empty()) {
+      passed_over_ = absl::StrCat("a checkpoint is passed over: ",
+                                  std::string(why.message()));
+    }
   };
   absl::StatusOr<std::optional<Checkpoint>> found = FindNewestCheckpoint(
       CheckpointsFolder(), {held_.key.job.value, job_->spec_digest()},
@@ -480,6 +493,9 @@ void Generation::Report(const StepOutcome& step,
       m.set_checkpoint_failure(*failure);
     }
     *m.mutable_checkpoint_stall() = DurationToProto(step.checkpoint_stall);
+  }
+  if (held_.rank == 0 && m.checkpoint_failure().empty()) {
+    m.set_checkpoint_failure(std::exchange(passed_over_, ""));
   }
   environment_.on_step(m);
 }

@@ -104,6 +104,7 @@ class Generation {
   std::optional<int> failed_peer_;
   LedgerRow own_row_;
   std::optional<Checkpoint> checkpoint_;  // That training_ was restored from.
+  std::string passed_over_;  // Why a newer one was not; until it is reported.
   std::unique_ptr<Checkpointer> checkpointer_;  // Null: none are made.
 
   Mutex mutex_;

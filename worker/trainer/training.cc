@@ -162,7 +162,9 @@ absl::Status Training::Restore(const Checkpoint& checkpoint) {
     return CausedBy(Failure::Cause::kJob,
                     absl::FailedPreconditionError(absl::StrCat(
                         checkpoint.folder(), ": it was made with ", what, " ",
-                        there, ", and this job has ", here)));
+                        there, ", and this job has ", here,
+                        "; give the job what it was made with, or an "
+                        "output_directory of its own")));
   };
   if (info.data_digest != job_.data_digest()) {
     return refuse("data of the fingerprint", job_.data_digest(),
