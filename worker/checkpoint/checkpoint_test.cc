@@ -261,6 +261,9 @@ TEST(CheckpointTest, AManifestThatIsNoneIsRefusedByField) {
       {"\"n_layer\": 2", "\"n_layer\": \"x\"", "n_layer"},
       {"\"transformer.wte.weight\"", "\"other\"", "transformer.wte.weight"},
       {"\"name\": \"part", "\"name\": \"../part", "parts: name"},
+      // Sound, but not what was written.
+      {"\"job\": \"j1\"", "\"job\": \"j2\"", "not those of its own sha256"},
+      {"\"sha256\"", "\"sha1\"", "sha256"},
   };
   for (const auto& c : kCases) {
     ASSERT_NE(good.find(c.from), std::string::npos) << c.from;
