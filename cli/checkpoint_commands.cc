@@ -1,5 +1,6 @@
 #include "cli/checkpoint_commands.h"
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -62,6 +63,13 @@ int Export(Environment& env, const std::string& from, const std::string& to) {
   const absl::StatusOr<Checkpoint> checkpoint =
       Checkpoint::Open(Absolute(env, from));
   if (!checkpoint.ok()) return FailOnFile(env, checkpoint.status());
+  std::error_code ignored;
+  if (std::filesystem::exists(Absolute(env, to), ignored)) {
+    return Fail(env, absl::InvalidArgumentError(absl::StrCat(
+                         to,
+                         ": is there already; give a folder that is not, "
+                         "below one that is")));
+  }
   const CheckpointInfo& info = checkpoint->info();
   const auto write = [&]() -> absl::Status {
     RETURN_IF_ERROR(checkpoint->Verify());
@@ -107,18 +115,21 @@ int Checkpoints(CommandLine& line, const std::string& name) {
                {.title = "PARTS", .right = true},
                {.title = "STATE"},
                {.title = "PATH"}});
+  std::string faults;
   for (const int64_t step_count : *step_counts) {
     const std::string path =
         absl::StrCat(folder, "/", CheckpointName(step_count));
     const auto checkpoint = Checkpoint::Open(path);
-    table.Add(
-        {absl::StrCat(step_count),
-         checkpoint.ok() ? SizeText(checkpoint->byte_count()) : "-",
-         checkpoint.ok() ? absl::StrCat(checkpoint->part_count()) : "-",
-         checkpoint.ok() ? "whole" : std::string(checkpoint.status().message()),
-         path});
+    table.Add({absl::StrCat(step_count),
+               checkpoint.ok() ? SizeText(checkpoint->byte_count()) : "-",
+               checkpoint.ok() ? absl::StrCat(checkpoint->part_count()) : "-",
+               checkpoint.ok() ? "whole" : "not whole", path});
+    if (!checkpoint.ok()) {
+      absl::StrAppend(&faults, OneLine(checkpoint.status().message()), "\n");
+    }
   }
   table.Print(env.out);
+  if (!faults.empty()) env.out << "\n" << faults;
   return kExitOk;
 }
 

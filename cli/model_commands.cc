@@ -21,7 +21,8 @@ namespace {
 constexpr char kHashHelp[] = R"(
 The hash covers the tensors' names, shapes, types and values, and not how they
 are split into files: equal hashes mean equal bits.  Of a checkpoint it covers
-the optimizer's state too, and not which workers wrote it.
+the optimizer's state too, and not which workers wrote it.  It is of what is
+there: lockstep verify compares that with what was written.
 
 Examples:
   lockstep hash out/model

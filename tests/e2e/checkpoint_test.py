@@ -125,6 +125,11 @@ class CheckpointTest(harness.JobTest):
             self.assertIn(done.returncode, (harness.FAILURE, harness.USAGE), done.stdout)
             self.assertIn(self.checkpoint_path(spec, step), done.stderr)
         whole = steps[-1 - len(faults)]
+        self.start_coordinator()
+        table = self.lockstep("checkpoints", job).stdout
+        self.assertEqual(table.count("not whole"), 3, table)  # By their sizes: contents are for verify.
+        self.assertIn(os.path.join(self.checkpoint_path(spec, steps[-3]), faults[2][0]), table)
+        self.kill_everything()
         self.assertIn("whole", self.lockstep("verify", self.checkpoint_path(spec, whole), coordinator=False).stdout)
 
         _, workers = self.start_cluster(2)
@@ -243,8 +248,8 @@ class CheckpointTest(harness.JobTest):
         self.lockstep("export", self.checkpoint_path(spec, 10), out, coordinator=False)
         exported = self.lockstep("hash", out, coordinator=False).stdout
         self.assertEqual(exported.split()[0], self.hash_of(spec))
-        again = self.lockstep("export", self.checkpoint_path(spec, 10), out, coordinator=False, expect=None)
-        self.assertNotEqual(again.returncode, 0)
+        again = self.lockstep("export", self.checkpoint_path(spec, 10), out, coordinator=False, expect=harness.USAGE)
+        self.assertIn("is there already; give a folder that is not", again.stderr)
 
     def test_there_are_none_where_none_are_asked_for(self):
         spec = self.slow_spec("none", steps=10, checkpoint={"every_minutes": 0})
