@@ -3,12 +3,12 @@
 #include <filesystem>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/exit_code.h"
 #include "cli/text.h"
 #include "common/duration_flag.h"
+#include "common/number_flag.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace lockstep::cli {
@@ -45,14 +45,7 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
 
 CLI::Validator PositiveNumber(double max) {
   return CLI::Validator(
-      [max](const std::string& text) -> std::string {
-        double value = 0;
-        if (absl::SimpleAtod(text, &value) && value > 0 && value <= max) {
-          return "";
-        }
-        return absl::StrCat("expected a number above 0, to ", max, ", got ",
-                            text);
-      },
+      [max](const std::string& text) { return PositiveNumberFault(text, max); },
       "");
 }
 

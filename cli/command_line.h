@@ -38,10 +38,10 @@ class HelpFormatter : public CLI::Formatter {
   static constexpr size_t kOptionColumns = 28;
 };
 
-// Adds --coordinator and --timeout to `command`.
 // What refuses all but numbers above 0, up to `max`.
 CLI::Validator PositiveNumber(double max);
 
+// Adds --coordinator and --timeout to `command`.
 void AddConnectionOptions(CLI::App* command, CommandLine* line);
 
 // Adds an option that reads a duration: "10s", "1m30s", "250ms"; a number

@@ -125,8 +125,9 @@ void AddPlanCommand(CLI::App* app, CommandLine* line) {
 For each ZeRO stage and number of workers: the memory of the worker that needs
 the most, by what it is for, while the model loads and at its peak; what the
 worker sends in a step that sends the most.  Memory is exact but for what the
-process itself takes, which is in LOAD and PEAK only.  Times are predicted from what each worker measured, alone,
-when it started: expect more where workers share a processor.
+process itself takes, which is in LOAD and PEAK only.  Times are predicted from
+what each worker measured, alone, when it started: expect more where workers
+share a processor.
 
 A Hugging Face folder is read here, not by the coordinator.
 

@@ -562,10 +562,7 @@ std::string PlanText(const v1::JobPlan& plan) {
     text += "\nTimes need the rates of products, memory and network.\n";
   }
   if (worker.memory_bytes() <= 0) {
-    text +=
-        "\nWhether it fits is not known: there is no worker to ask, and none "
-        "is "
-        "given.\n";
+    text += "\nWhether it fits is not known: no worker is there or given.\n";
   }
   if (!plan.fits()) {
     absl::StrAppend(&text, "\nIt does not fit ",

@@ -9,11 +9,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/duration_flag.h"
 #include "common/host_port.h"
 #include "common/ids.h"
+#include "common/number_flag.h"
 #include "common/printable.h"
 #include "common/version.h"
 
@@ -144,13 +144,8 @@ std::variant<WorkerFlags, TrainerOptions, SayAndExit> ParseCommandLine(
                  "it, give each its part")
       ->type_name("GIB")
       ->check(CLI::Validator(
-          [](const std::string& text) -> std::string {
-            double gib = 0;
-            if (absl::SimpleAtod(text, &gib) && gib > 0 && gib <= kGibMax) {
-              return "";
-            }
-            return absl::StrCat("expected a number of GiB above 0, to ",
-                                kGibMax, ", got ", Quoted(text));
+          [](const std::string& text) {
+            return PositiveNumberFault(text, kGibMax);
           },
           ""));
   app.add_option("--listen-host", flags.listen_host,

@@ -12,11 +12,11 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import jobs
+
 MODELS = {"tiny": (256, 4, 4, 256), "gpt2": (768, 12, 12, 50257)}
 LENGTH = 256
 
@@ -27,11 +27,7 @@ def main():
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
-    subprocess.run(["bazel", "build", "--noshow_progress", "--ui_event_filters=-info", "//cli:lockstep",
-                    "//coordinator:lockstep-coordinator", "//worker:lockstep-worker"], check=True, cwd=TOP)
-    os.chdir(os.path.join(TOP, "bazel-bin"))
-    sys.path.insert(0, os.path.join(TOP, "tests/e2e"))
-    import harness
+    harness = jobs.build_with_harness()
 
     class Bench(harness.JobTest):
         def job(self, name, model):

@@ -9,13 +9,12 @@ exposed communication, and its ratio to the first stage's with as many workers. 
 """
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import jobs
+
 # Width, blocks, heads, vocabulary.
 MODELS = {"tiny": (256, 4, 4, 256), "small": (512, 8, 8, 8192), "gpt2": (768, 12, 12, 50257)}
 LENGTH = 256
@@ -33,11 +32,7 @@ def main():
     p.add_argument("--micro", type=int, default=2, help="sequences of a micro-batch")
     p.add_argument("--precision", choices=["FLOAT32", "BFLOAT16"], default="FLOAT32")
     a = p.parse_args()
-    subprocess.run(["bazel", "build", "--noshow_progress", "--ui_event_filters=-info", "//cli:lockstep",
-                    "//coordinator:lockstep-coordinator", "//worker:lockstep-worker"], check=True, cwd=TOP)
-    os.chdir(os.path.join(TOP, "bazel-bin"))
-    sys.path.insert(0, os.path.join(TOP, "tests/e2e"))
-    import harness
+    harness = jobs.build_with_harness()
 
     class Bench(harness.JobTest):
         def case(self, workers, stage):

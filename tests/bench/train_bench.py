@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import jobs
+from jobs import TOP
+
 MODELS = {"tiny": (256, 4, 4, 256), "small": (384, 6, 6, 256), "gpt2": (768, 12, 12, 50257)}
 LENGTH = 256
 OPENBLAS = "/usr/lib/x86_64-linux-gnu/openblas-openmp"
@@ -83,8 +85,7 @@ def main():
         sys.exit("error: the comparison needs Debian's python3-torch and libopenblas0-openmp")
     if not os.path.isdir(OPENBLAS):
         sys.exit("error: PyTorch is slow without libopenblas0-openmp; install it")
-    subprocess.run(["bazel", "build", "--noshow_progress", "--ui_event_filters=-info", "//cli:lockstep",
-                    "//coordinator:lockstep-coordinator", "//worker:lockstep-worker"], check=True, cwd=TOP)
+    jobs.build()
     mode = "ddp" if a.workers > 1 else "single"
     mine, theirs = [], []
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
